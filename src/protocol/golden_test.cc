@@ -1,0 +1,390 @@
+// Golden frames: what the real clients sent decodes to the arguments their callers gave, and the real server's reply
+// values encode to the very bytes it sent. One test a recorded vector; the arguments are compared as JSON.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "protocol/golden_json.h"
+#include "protocol/payload_shape.h"
+#include "protocol/requests.h"
+#include "protocol/responses.h"
+
+namespace larder::protocol {
+namespace {
+
+using golden::Json;
+using golden::plain;
+using golden::to_hex;
+using K = PayloadKind;
+
+struct Vector {
+  std::string fixture;
+  Release release;
+  Json content;
+};
+
+std::vector<Vector> all_vectors() {
+  std::vector<Vector> vectors;
+  const Json fixture = golden::load("wire_052.json");
+  for (const Json& vector : fixture["vectors"]) {
+    vectors.push_back({"wire_052.json", Release::k050, vector});
+  }
+  return vectors;
+}
+
+Json describe(const Key& key) {
+  Json described{
+      {"model_name", key.model_name},
+      {"world_size", key.world_size},
+      {"worker_id", nullptr},
+      {"start", key.start},
+      {"end", key.end},
+      {"request_id", key.request_id},
+      {"cache_salt", key.cache_salt},
+  };
+  if (key.worker_id.has_value()) {
+    described["worker_id"] = *key.worker_id;
+  }
+  described["token_ids"] = key.tokens_hashable ? Json(key.token_ids) : Json("unhashable");
+  return described;
+}
+
+Json describe(const EmptyRequest&) {
+  return Json::array();
+}
+
+Json describe(const ClearRequest&) {
+  return Json::array();
+}
+
+Json describe(const PingRequest& request) {
+  return Json::array({request.instance_id.has_value() ? Json(*request.instance_id) : Json(nullptr)});
+}
+
+Json describe(const InstanceRequest& request) {
+  return Json::array({request.instance_id});
+}
+
+Json describe(const SessionRequest& request) {
+  return Json::array({request.request_id});
+}
+
+Json describe(const WaitRequest& request) {
+  return Json::array({request.request_id, request.timeout_s});
+}
+
+Json describe(const LookupRequest& request) {
+  return Json::array({describe(request.key), request.tp_size});
+}
+
+Json describe(const TransferRequest& request) {
+  return Json::array({describe(request.key), request.instance_id});
+}
+
+Json describe(const CommitStoreRequest& request) {
+  return Json::array({describe(request.key), request.instance_id, to_hex(request.payload)});
+}
+
+Json describe(const StoreRequest& request) {
+  return Json::array(
+      {describe(request.key), request.instance_id, request.block_ids, to_hex(request.event_handle)});
+}
+
+Json describe(const RetrieveRequest& request) {
+  return Json::array({describe(request.key),
+                      request.instance_id,
+                      request.block_ids,
+                      to_hex(request.event_handle),
+                      request.skip_first_n_tokens});
+}
+
+Json describe(const RegisterEngineDrivenRequest& request) {
+  return Json::array({Json{
+      {"instance_id", request.instance_id},
+      {"model_name", request.model_name},
+      {"world_size", request.world_size},
+      {"block_size", request.block_size},
+      {"num_layers", request.num_layers},
+      {"hidden_dim_size", request.hidden_dim_size},
+      {"dtype_str", request.dtype_name},
+      {"use_mla", request.use_mla},
+  }});
+}
+
+Json describe(const RegisterKvCacheRequest& request) {
+  Json tensors = Json::array();
+  for (const auto& body : request.tensors) {
+    tensors.push_back(to_hex(body));
+  }
+  Json groups = Json::array();
+  for (const EngineGroup& group : request.groups) {
+    groups.push_back({{"engine_group_id", group.engine_group_id},
+                      {"layer_indices", group.layer_indices},
+                      {"tokens_per_block", group.tokens_per_block},
+                      {"sw_size_tokens", group.sliding_window_tokens}});
+  }
+  return Json::array({request.instance_id,
+                      tensors,
+                      request.model_name,
+                      request.world_size,
+                      request.engine_type,
+                      request.kv_layout,
+                      groups});
+}
+
+Json describe(const BlockAllocationRequest& request) {
+  return Json::array({request.instance_id, request.model_name, request.record_count});
+}
+
+template <PayloadKind... kinds>
+Json describe(const Shape<kinds...>&) {
+  return "shape";
+}
+
+using Decode = std::function<Result<Json>(Frames, Release)>;
+
+template <typename Request>
+Result<Json> decode_as(Frames frames, Release release) {
+  const Result<Request> request = Request::decode(frames, release);
+  return request ? Result<Json>(describe(*request)) : request.error();
+}
+
+const std::map<std::string, Decode>& decoders() {
+  static const std::map<std::string, Decode> kDecoders{
+      {"GET_CHUNK_SIZE", decode_as<EmptyRequest>},
+      {"NOOP", decode_as<EmptyRequest>},
+      {"CLEAR", decode_as<ClearRequest>},
+      {"PING", decode_as<PingRequest>},
+      {"LOOKUP", decode_as<LookupRequest>},
+      {"FREE_LOOKUP_LOCKS", decode_as<LookupRequest>},
+      {"QUERY_PREFETCH_STATUS", decode_as<SessionRequest>},
+      {"QUERY_PREFETCH_LOOKUP_HITS", decode_as<SessionRequest>},
+      {"WAIT_PREFETCH_STATUS", decode_as<WaitRequest>},
+      {"END_SESSION", decode_as<SessionRequest>},
+      {"STORE", decode_as<StoreRequest>},
+      {"RETRIEVE", decode_as<RetrieveRequest>},
+      {"REGISTER_KV_CACHE", decode_as<RegisterKvCacheRequest>},
+      {"UNREGISTER_KV_CACHE", decode_as<InstanceRequest>},
+      {"REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT", decode_as<RegisterEngineDrivenRequest>},
+      {"UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT", decode_as<InstanceRequest>},
+      {"PREPARE_STORE", decode_as<TransferRequest>},
+      {"COMMIT_STORE", decode_as<CommitStoreRequest>},
+      {"PREPARE_RETRIEVE", decode_as<TransferRequest>},
+      {"COMMIT_RETRIEVE", decode_as<TransferRequest>},
+      {"REPORT_BLOCK_ALLOCATION", decode_as<BlockAllocationRequest>},
+      {"CB_REGISTER_KV_CACHE", decode_as<Shape<K::kInt, K::kTensors, K::kString, K::kInt>>},
+      {"CB_UNREGISTER_KV_CACHE", decode_as<Shape<K::kInt>>},
+      {"CB_STORE_PRE_COMPUTED", decode_as<Shape<K::kKey, K::kInt, K::kInt, K::kBinary>>},
+      {"CB_STORE_FINAL", decode_as<Shape<K::kKey, K::kInt, K::kInt, K::kBinary>>},
+      {"CB_LOOKUP_PRE_COMPUTED", decode_as<Shape<K::kKey>>},
+      {"CB_LOOKUP_PRE_COMPUTED_V2", decode_as<Shape<K::kKey>>},
+      {"CB_RETRIEVE_PRE_COMPUTED", decode_as<Shape<K::kKey, K::kTokenSpans, K::kInt, K::kInt, K::kBinary>>},
+      {"CB_RETRIEVE_PRE_COMPUTED_V2", decode_as<Shape<K::kKey, K::kMatches, K::kInt, K::kInt, K::kBinary>>},
+      {"CB_RETRIEVE_PRE_COMPUTED_V3", decode_as<Shape<K::kKey, K::kMatches, K::kIntArrays, K::kInt, K::kBinary>>},
+      {"CB_REGISTER_ROPE_V3", decode_as<Shape<K::kInt, K::kTensors, K::kInt, K::kBool, K::kIntArray>>},
+      {"CB_UNREGISTER_ROPE_V3", decode_as<Shape<K::kInt>>},
+      {"CB_UNIFIED_LOOKUP", decode_as<LookupRequest>},
+      {"P2P_LOOKUP_AND_LOCK", decode_as<Shape<K::kPeerKeys, K::kMemoryLayout>>},
+      {"P2P_QUERY_LOOKUP_RESULTS", decode_as<Shape<K::kInt>>},
+      {"P2P_UNLOCK_OBJECTS", decode_as<Shape<K::kPeerKeys>>},
+  };
+  return kDecoders;
+}
+
+bool has_unhashable_token(const Json& tokens) {
+  return std::any_of(tokens.begin(), tokens.end(), [](const Json& token) {
+    return token.is_number_unsigned() ? token.get<std::uint64_t>() > 0xFFFFFFFFU : token.get<std::int64_t>() < 0;
+  });
+}
+
+// The arguments as the caller gave them, with what the wire cannot tell apart made equal.
+Json expected_arguments(const std::string& operation, const Json& vector) {
+  Json arguments = plain(vector["args"]);
+  for (Json& argument : arguments) {
+    if (argument.is_boolean()) {
+      argument = argument.get<bool>() ? 1 : 0;  // bool for int: coerced by the client
+    }
+    if (argument.is_object() && argument.contains("token_ids") && has_unhashable_token(argument["token_ids"])) {
+      argument["token_ids"] = "unhashable";
+    }
+  }
+  if (operation == "REGISTER_KV_CACHE") {
+    arguments[5] = arguments[5].value("kv_layout", "");
+  }
+  if (operation == "REPORT_BLOCK_ALLOCATION") {
+    arguments[2] = arguments[2].size();
+  }
+  return arguments;
+}
+
+std::vector<BlendMatch> matches_of(const Json& values) {
+  std::vector<BlendMatch> matches;
+  for (const Json& value : values) {
+    BlendMatch& match = matches.emplace_back();
+    match.old_start = value["old_st"];
+    match.old_end = value["old_ed"];
+    match.current_start = value["cur_st"];
+    match.current_end = value["cur_ed"];
+    const std::vector<std::byte> hash = golden::from_hex(value["hash"]);
+    match.hash.assign(hash.begin(), hash.end());
+  }
+  return matches;
+}
+
+// Keeps the shapes that slot descriptors point to.
+class SlotBuilder {
+ public:
+  std::vector<SlotDescriptor> build(const Json& slots) {
+    shapes_.clear();
+    shapes_.reserve(slots.size());
+    dtypes_.reserve(slots.size());
+    std::vector<SlotDescriptor> built;
+    for (const Json& slot : slots) {
+      shapes_.push_back(slot["shape"]);
+      dtypes_.push_back(slot["dtype"]);
+      built.push_back({slot["offset"], slot["length"], shapes_.back(), dtypes_.back()});
+    }
+    return built;
+  }
+
+ private:
+  std::vector<std::vector<std::int64_t>> shapes_;
+  std::vector<std::string> dtypes_;
+};
+
+EncodedReply encode_prepared_store(const Json& value, Release release) {
+  SlotBuilder slots;
+  PrepareStoreResponse response;
+  const Json& context = value["context"];
+  response.empty_context = context.empty();
+  if (!context.empty()) {
+    response.slots = slots.build(context["slots"]);
+    response.chunk_indices = context["chunk_indices"].get<std::vector<std::int64_t>>();
+  }
+  return encode_reply(response, release);
+}
+
+EncodedReply encode_prepared_retrieve(const Json& value, Release release) {
+  SlotBuilder slots;
+  PrepareRetrieveResponse response;
+  response.success = value["success"];
+  const std::vector<std::byte> payload = golden::from_hex(value["data"]);
+  response.payload.assign(payload.begin(), payload.end());
+  if (value["context"].contains("slots")) {
+    response.slots = slots.build(value["context"]["slots"]);
+  }
+  return encode_reply(response, release);
+}
+
+EncodedReply encode_event(const Json& value, Release release) {
+  EventResult result;
+  const std::vector<std::byte> handle = golden::from_hex(value[0]);
+  result.event_handle.assign(handle.begin(), handle.end());
+  result.success = value[1];
+  return encode_reply(result, release);
+}
+
+EncodedReply encode_object(const Json& value, Release release) {
+  if (value.contains("shm_name")) {
+    return encode_reply(RegisterEngineDrivenResponse{value["shm_name"], value["pool_size"]}, release);
+  }
+  if (value.contains("success")) {
+    return encode_prepared_retrieve(value, release);
+  }
+  if (value.contains("context")) {
+    return encode_prepared_store(value, release);
+  }
+  BlendUnifiedLookupResponse response;
+  response.prefix_coverage_tokens = value["prefix_coverage_tokens"];
+  response.non_prefix_segments = matches_of(value["non_prefix_segments"]);
+  response.segmented_prefix_segments = matches_of(value["segmented_prefix_segments"]);
+  return encode_reply(response, release);
+}
+
+EncodedReply encode_array(const Json& value, Release release) {
+  if (value.size() == 2 && value[0].is_string()) {
+    return encode_event(value, release);
+  }
+  if (!value.empty() && value[0].is_array()) {
+    return encode_reply(value.get<TokenSpans>(), release);
+  }
+  if (!value.empty() && value[0].contains("offset")) {
+    std::vector<PeerAddress> addresses;
+    for (const Json& address : value) {
+      addresses.push_back({address["offset"], address["size"]});
+    }
+    return encode_reply(addresses, release);
+  }
+  return encode_reply(matches_of(value), release);
+}
+
+EncodedReply encode_value(const Json& value, Release release) {
+  if (value.is_null()) {
+    return encode_reply(None{}, release);
+  }
+  if (value.is_boolean()) {
+    return encode_reply(value.get<bool>(), release);
+  }
+  if (value.is_number_integer()) {
+    return encode_reply(value.get<std::int64_t>(), release);
+  }
+  if (value.is_string()) {
+    return encode_reply(std::string_view(value.get_ref<const std::string&>()), release);
+  }
+  return value.is_array() ? encode_array(value, release) : encode_object(value, release);
+}
+
+class GoldenFrames : public testing::TestWithParam<Vector> {};
+
+TEST_P(GoldenFrames, RequestsDecodeToTheirArguments) {
+  const Json& vector = GetParam().content;
+  const std::string operation = vector["op"];
+  ASSERT_TRUE(decoders().contains(operation)) << operation;
+  const golden::RecordedFrames frames(vector["request"]);
+  const Result<Json> arguments = decoders().at(operation)(frames.payloads(), GetParam().release);
+  ASSERT_TRUE(arguments.has_value()) << arguments.error().detail;
+  if (*arguments != Json("shape")) {
+    EXPECT_EQ(*arguments, expected_arguments(operation, vector));
+  }
+}
+
+TEST_P(GoldenFrames, ReplyValuesEncodeToTheRecordedBytes) {
+  const Json& vector = GetParam().content;
+  if (vector["response"].is_null()) {
+    GTEST_SKIP() << "the reference did not answer";
+  }
+  const EncodedReply reply = encode_value(plain(vector["response_value"]), GetParam().release);
+  ASSERT_EQ(reply.has_value, vector["response"].size() == 3);
+  if (reply.has_value) {
+    EXPECT_EQ(to_hex(reply.value), vector["response"][2].get<std::string>());
+  }
+}
+
+// A payload cut short at any byte is an error: never a crash, never a shorter argument.
+TEST_P(GoldenFrames, RequestsCutShortDoNotDecode) {
+  const Json& vector = GetParam().content;
+  const Decode& decode = decoders().at(vector["op"].get<std::string>());
+  const golden::RecordedFrames recorded(vector["request"]);
+  for (std::size_t cut = 0; cut < recorded.payloads().size(); ++cut) {
+    std::vector<Frame> frames(recorded.payloads().begin(), recorded.payloads().end());
+    const Frame whole = frames[cut];
+    for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
+      // A copy of exactly these bytes, so that reading past them is caught by the sanitizer.
+      const std::vector<std::byte> shorter(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
+      frames[cut] = shorter;
+      EXPECT_FALSE(decode(frames, GetParam().release).has_value()) << "payload " << cut << " cut to " << bytes;
+    }
+  }
+}
+
+std::string name_of_vector(const testing::TestParamInfo<Vector>& info) {
+  std::string name = std::to_string(info.index) + "_" + info.param.content["id"].get<std::string>();
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllReleases, GoldenFrames, testing::ValuesIn(all_vectors()), name_of_vector);
+
+}  // namespace
+}  // namespace larder::protocol

@@ -1,0 +1,144 @@
+// requests.h - the decoded arguments of every operation.
+//
+// Each struct has one `decode` that takes the payload frames and the release; a payload that changed between releases is decoded
+// here and nowhere else. Decoding is pure and strict: it fails on a wrong count, type or trailing byte. Spans and
+// string views point into the frames, which outlive the request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/frames.h"
+#include "protocol/key.h"
+
+namespace larder::protocol {
+
+// GET_CHUNK_SIZE, NOOP, GET_EXPERIMENTAL.
+struct EmptyRequest {
+  static Result<EmptyRequest> decode(Frames frames, Release release);
+};
+
+struct ClearRequest {
+  bool force = true;  // before 0.5.6 there is no such payload and CLEAR always forces
+
+  static Result<ClearRequest> decode(Frames frames, Release release);
+};
+
+struct PingRequest {
+  std::optional<std::uint64_t> instance_id;  // nullopt: a scheduler or a prober
+
+  static Result<PingRequest> decode(Frames frames, Release release);
+};
+
+// UNREGISTER_*.
+struct InstanceRequest {
+  std::uint64_t instance_id = 0;
+
+  static Result<InstanceRequest> decode(Frames frames, Release release);
+};
+
+// QUERY_PREFETCH_STATUS, QUERY_PREFETCH_LOOKUP_HITS, END_SESSION.
+struct SessionRequest {
+  std::string request_id;
+
+  static Result<SessionRequest> decode(Frames frames, Release release);
+};
+
+struct WaitRequest {
+  std::string request_id;
+  double timeout_s = 0.0;  // as sent: may be negative, huge or NaN
+
+  static Result<WaitRequest> decode(Frames frames, Release release);
+};
+
+// LOOKUP, FREE_LOOKUP_LOCKS, CB_UNIFIED_LOOKUP.
+struct LookupRequest {
+  Key key;
+  std::int64_t tp_size = 0;
+
+  static Result<LookupRequest> decode(Frames frames, Release release);
+};
+
+// PREPARE_STORE, PREPARE_RETRIEVE, COMMIT_RETRIEVE.
+struct TransferRequest {
+  Key key;
+  std::uint64_t instance_id = 0;
+
+  static Result<TransferRequest> decode(Frames frames, Release release);
+};
+
+struct CommitStoreRequest {
+  Key key;
+  std::uint64_t instance_id = 0;
+  std::span<const std::byte> payload;  // empty: the client wrote into its slots
+
+  static Result<CommitStoreRequest> decode(Frames frames, Release release);
+};
+
+struct RegisterEngineDrivenRequest {
+  std::uint64_t instance_id = 0;
+  std::string model_name;
+  std::int64_t world_size = 0;
+  std::int64_t block_size = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t hidden_dim_size = 0;
+  std::string dtype_name;
+  bool use_mla = false;                             // one plane instead of K and V
+  std::optional<std::int64_t> num_physical_slots;  // 0.5.5 and later
+
+  static Result<RegisterEngineDrivenRequest> decode(Frames frames, Release release);
+};
+
+using BlockIds = std::vector<std::vector<std::int64_t>>;  // one list per KV group
+
+struct StoreRequest {
+  Key key;
+  std::uint64_t instance_id = 0;
+  BlockIds block_ids;
+  std::span<const std::byte> event_handle;
+
+  static Result<StoreRequest> decode(Frames frames, Release release);
+};
+
+struct RetrieveRequest {
+  Key key;
+  std::uint64_t instance_id = 0;
+  BlockIds block_ids;
+  std::span<const std::byte> event_handle;
+  std::int64_t skip_first_n_tokens = 0;
+
+  static Result<RetrieveRequest> decode(Frames frames, Release release);
+};
+
+struct EngineGroup {
+  std::int64_t engine_group_id = 0;
+  std::vector<std::int64_t> layer_indices;
+  std::int64_t tokens_per_block = 0;
+  std::int64_t sliding_window_tokens = -1;  // -1: full attention
+};
+
+struct RegisterKvCacheRequest {
+  std::uint64_t instance_id = 0;
+  std::vector<std::span<const std::byte>> tensors;  // bodies of the Ext 1 descriptors
+  std::string model_name;
+  std::int64_t world_size = 0;
+  std::string engine_type;
+  std::string kv_layout;  // of the layout hints; "" when absent
+  std::vector<EngineGroup> groups;  // 0.4.7 and later
+
+  static Result<RegisterKvCacheRequest> decode(Frames frames, Release release);
+};
+
+struct BlockAllocationRequest {
+  std::uint64_t instance_id = 0;
+  std::string model_name;
+  std::size_t record_count = 0;
+
+  static Result<BlockAllocationRequest> decode(Frames frames, Release release);
+};
+
+}  // namespace larder::protocol

@@ -1,0 +1,150 @@
+#include "protocol/responses.h"
+
+namespace larder::protocol {
+namespace {
+
+using codec::MsgpackWriter;
+
+void write_slots(MsgpackWriter& writer, const std::vector<SlotDescriptor>& slots) {
+  writer.write_string("slots");
+  writer.write_array_header(slots.size());
+  for (const SlotDescriptor& slot : slots) {
+    writer.write_map_header(4);
+    writer.write_string("offset");
+    writer.write_uint(slot.offset);
+    writer.write_string("length");
+    writer.write_uint(slot.length);
+    writer.write_string("shape");
+    writer.write_array_header(slot.shape.size());
+    for (const std::int64_t dimension : slot.shape) {
+      writer.write_int(dimension);
+    }
+    writer.write_string("dtype");
+    writer.write_string(slot.dtype);
+  }
+}
+
+void write_matches(MsgpackWriter& writer, const std::vector<BlendMatch>& matches) {
+  writer.write_array_header(matches.size());
+  for (const BlendMatch& match : matches) {
+    writer.write_map_header(5);
+    writer.write_string("old_st");
+    writer.write_int(match.old_start);
+    writer.write_string("old_ed");
+    writer.write_int(match.old_end);
+    writer.write_string("cur_st");
+    writer.write_int(match.current_start);
+    writer.write_string("cur_ed");
+    writer.write_int(match.current_end);
+    writer.write_string("hash");
+    writer.write_binary(match.hash);
+  }
+}
+
+}  // namespace
+
+void encode(MsgpackWriter& writer, bool value, Release) {
+  writer.write_bool(value);
+}
+
+void encode(MsgpackWriter& writer, std::int64_t value, Release) {
+  writer.write_int(value);
+}
+
+void encode(MsgpackWriter& writer, std::string_view value, Release) {
+  writer.write_string(value);
+}
+
+void encode(MsgpackWriter& writer, const std::vector<std::string>& value, Release) {
+  writer.write_array_header(value.size());
+  for (const std::string& text : value) {
+    writer.write_string(text);
+  }
+}
+
+void encode(MsgpackWriter& writer, const RegisterEngineDrivenResponse& value, Release release) {
+  const bool has_null_block = release >= Release::k057rc3;
+  writer.write_map_header(has_null_block ? 3 : 2);
+  writer.write_string("shm_name");
+  writer.write_string(value.shm_name);
+  writer.write_string("pool_size");
+  writer.write_uint(value.pool_bytes);
+  if (has_null_block) {
+    writer.write_string("null_block_id");
+    writer.write_int(0);
+  }
+}
+
+void encode(MsgpackWriter& writer, const PrepareStoreResponse& value, Release) {
+  writer.write_map_header(1);
+  writer.write_string("context");
+  if (value.empty_context) {
+    writer.write_map_header(0);
+    return;
+  }
+  writer.write_map_header(2);
+  write_slots(writer, value.slots);
+  writer.write_string("chunk_indices");
+  writer.write_array_header(value.chunk_indices.size());
+  for (const std::int64_t index : value.chunk_indices) {
+    writer.write_int(index);
+  }
+}
+
+void encode(MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release) {
+  writer.write_map_header(3);
+  writer.write_string("success");
+  writer.write_bool(value.success);
+  writer.write_string("data");
+  writer.write_binary(value.payload);
+  writer.write_string("context");
+  writer.write_map_header(value.slots.has_value() ? 1 : 0);
+  if (value.slots.has_value()) {
+    write_slots(writer, *value.slots);
+  }
+}
+
+void encode(MsgpackWriter& writer, const EventResult& value, Release) {
+  writer.write_array_header(2);
+  writer.write_binary(value.event_handle);
+  writer.write_bool(value.success);
+}
+
+void encode(MsgpackWriter& writer, const std::vector<BlendMatch>& value, Release) {
+  write_matches(writer, value);
+}
+
+void encode(MsgpackWriter& writer, const TokenSpans& value, Release) {
+  writer.write_array_header(value.size());
+  for (const auto& [start, end] : value) {
+    writer.write_array_header(2);
+    writer.write_int(start);
+    writer.write_int(end);
+  }
+}
+
+void encode(MsgpackWriter& writer, const BlendUnifiedLookupResponse& value, Release release) {
+  const bool has_segmented = release >= Release::k050;
+  writer.write_map_header(has_segmented ? 3 : 2);
+  writer.write_string("prefix_coverage_tokens");
+  writer.write_int(value.prefix_coverage_tokens);
+  writer.write_string("non_prefix_segments");
+  write_matches(writer, value.non_prefix_segments);
+  if (has_segmented) {
+    writer.write_string("segmented_prefix_segments");
+    write_matches(writer, value.segmented_prefix_segments);
+  }
+}
+
+void encode(MsgpackWriter& writer, const std::vector<PeerAddress>& value, Release) {
+  writer.write_array_header(value.size());
+  for (const PeerAddress& address : value) {
+    writer.write_map_header(2);
+    writer.write_string("offset");
+    writer.write_int(address.offset);
+    writer.write_string("size");
+    writer.write_int(address.size);
+  }
+}
+
+}  // namespace larder::protocol

@@ -1,0 +1,112 @@
+// responses.h - the values of replies, and their encoding.
+//
+// encode() appends one msgpack value, byte for byte as the reference's server encodes it. "No value" is std::monostate (or
+// an empty optional) and is a missing frame, never nil.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "codec/bytes.h"
+#include "codec/msgpack_writer.h"
+#include "protocol/release.h"
+
+namespace larder::protocol {
+
+// What the dispatcher sends back: the third frame, or none.
+struct EncodedReply {
+  bool send = true;        // false: the request stays unanswered (engine.md section 12's one case)
+  bool has_value = false;  // false: two frames
+  codec::Bytes value;
+};
+
+using None = std::monostate;
+
+struct SlotDescriptor {
+  std::uint64_t offset = 0;  // in the segment
+  std::uint64_t length = 0;  // numel * item size
+  std::span<const std::int64_t> shape;
+  std::string_view dtype;
+};
+
+struct RegisterEngineDrivenResponse {
+  std::string shm_name;  // "" with pool_bytes 0: no shared memory
+  std::uint64_t pool_bytes = 0;
+};
+
+struct PrepareStoreResponse {
+  bool empty_context = false;  // the reference's copy mode: {}; never sent by larder, as nobody needs it
+  std::vector<SlotDescriptor> slots;
+  std::vector<std::int64_t> chunk_indices;  // slot i is for this chunk of the request's range
+};
+
+struct PrepareRetrieveResponse {
+  bool success = false;
+  codec::Bytes payload;                             // the pickled tensors of copy mode, or empty
+  std::optional<std::vector<SlotDescriptor>> slots;  // nullopt: an empty context
+};
+
+struct EventResult {  // STORE, RETRIEVE and the blend transfers
+  codec::Bytes event_handle;
+  bool success = false;
+};
+
+struct BlendMatch {
+  std::int64_t old_start = 0;
+  std::int64_t old_end = 0;
+  std::int64_t current_start = 0;
+  std::int64_t current_end = 0;
+  codec::Bytes hash;
+};
+
+struct BlendUnifiedLookupResponse {
+  std::int64_t prefix_coverage_tokens = 0;
+  std::vector<BlendMatch> non_prefix_segments;
+  std::vector<BlendMatch> segmented_prefix_segments;
+};
+
+struct PeerAddress {
+  std::int64_t offset = -1;  // -1 with size 0: not here
+  std::int64_t size = 0;
+};
+
+using TokenSpans = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+void encode(codec::MsgpackWriter& writer, bool value, Release release);
+void encode(codec::MsgpackWriter& writer, std::int64_t value, Release release);
+void encode(codec::MsgpackWriter& writer, std::string_view value, Release release);
+void encode(codec::MsgpackWriter& writer, const std::vector<std::string>& value, Release release);
+void encode(codec::MsgpackWriter& writer, const RegisterEngineDrivenResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const PrepareStoreResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const EventResult& value, Release release);
+void encode(codec::MsgpackWriter& writer, const std::vector<BlendMatch>& value, Release release);
+void encode(codec::MsgpackWriter& writer, const TokenSpans& value, Release release);
+void encode(codec::MsgpackWriter& writer, const BlendUnifiedLookupResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const std::vector<PeerAddress>& value, Release release);
+
+inline EncodedReply encode_reply(None, Release) {
+  return {};
+}
+
+template <typename T>
+EncodedReply encode_reply(const T& value, Release release) {
+  EncodedReply reply;
+  reply.has_value = true;
+  codec::MsgpackWriter writer(reply.value);
+  encode(writer, value, release);
+  return reply;
+}
+
+template <typename T>
+EncodedReply encode_reply(const std::optional<T>& value, Release release) {
+  return value.has_value() ? encode_reply(*value, release) : EncodedReply{};
+}
+
+}  // namespace larder::protocol
