@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Makes the first files of corpus/: small valid inputs of each decoder. Needs msgspec, and tests/fixtures as it is.
+
+Files that a fuzzer found have other names (found_*) and are kept.
+"""
+
+import pathlib
+import pickle
+import shutil
+
+import msgspec
+
+HERE = pathlib.Path(__file__).parent
+TENSOR_PICKLES = HERE.parent / "tests" / "fixtures" / "tensor_pickles"
+
+
+def folder(name):
+    path = HERE / "corpus" / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def make_msgpack():
+    encode = msgspec.msgpack.encode
+    key = {
+        "model_name": "model", "world_size": 1, "worker_id": None, "token_ids": list(range(0, 140000, 3500)),
+        "start": 0, "end": 40, "request_id": "request-0", "cache_salt": "",
+    }  # fmt: skip
+    values = {
+        "key": encode(key),
+        "tokens": encode([1, 127, 128, 255, 256, 65535, 65536, 4294967295, 4294967296, -1, -33, -(2**63), 2**64 - 1]),
+        "tokens_wide_forms": bytes.fromhex("96cc01cd0001ce00000001cf0000000000000001d001d30000000000000001"),
+        "scalars": encode([None, True, False, 1.5, "é€😀", b"\x00\xff", "x" * 40, b"y" * 300]),
+        "exts": encode([msgspec.msgpack.Ext(1, b"x" * size) for size in (0, 1, 2, 3, 4, 8, 16, 17)]),
+        "float32": bytes.fromhex("92ca3fc00000ca7f800000"),
+        "nested": bytes([0x91] * 64 + [0xC0]),
+        "nested_too_deep": bytes([0x91] * 65 + [0xC0]),
+        "maps": encode({str(number): {"a": [number]} for number in range(20)}),
+        "announces_too_much": bytes.fromhex("ddffffffff"),
+        "empty": b"",
+    }
+    for name, content in values.items():
+        (folder("msgpack_reader") / name).write_bytes(content)
+
+
+class CpuShmTensorWrapper:
+    """Pickles like a device memory handle: class, no arguments, a dict of attributes."""
+
+
+def make_pickles():
+    handle = CpuShmTensorWrapper()
+    shape = (2, 3, 4, 5)
+    handle.__dict__ = {"shm_name": "/name_1_0", "nbytes": 240, "handle": None, "shape": shape, "stride": shape, "big": 1 << 40}
+    (folder("pickle_reader") / "handle").write_bytes(pickle.dumps(handle, protocol=4))
+    shared = ["a", b"b", -1, 300, 70000, 1 << 70, True, False, None, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), {}, {1: 2}]
+    for protocol in (2, 3, 4, 5):
+        name = f"values_protocol_{protocol}"
+        values = [value for value in shared if protocol > 2 or not isinstance(value, bytes)]
+        (folder("pickle_reader") / name).write_bytes(pickle.dumps([values, values], protocol=protocol))
+    for name in ("one_bfloat16", "shared", "protocol_3"):
+        shutil.copy(TENSOR_PICKLES / name, folder("pickle_reader") / f"tensors_{name}")
+    chosen = ("one_bfloat16", "three_float8_e4m3fn", "one_bool", "one_complex128", "strided", "shared", "protocol_3",
+              "written_float8_e4m3fn", "refused_conjugated", "refused_tuple")  # fmt: skip
+    for name in chosen:
+        shutil.copy(TENSOR_PICKLES / name, folder("tensor_pickle") / name)
+    (folder("tensor_pickle") / "empty_list").write_bytes(b"\x80\x04].")
+
+
+if __name__ == "__main__":
+    make_msgpack()
+    make_pickles()
