@@ -1,0 +1,97 @@
+// dispatcher.h - what the transport calls for each request; implemented above it
+// (handlers/dispatch.h).
+//
+// The transport knows connections, frames, lanes and order. It knows no operation: it asks route()
+// which lane a request takes, runs it there, and sends the reply.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace larder::transport {
+
+// Counts up from 1, never reused in the life of the server: a reconnecting client is a new
+// connection.
+enum class ConnectionId : std::uint64_t {};
+
+using Frame = std::span<const std::byte>;
+
+// Where a request runs. kWire is the thread that owns the socket: only what takes microseconds and
+// no contended lock.
+enum class Lane : std::uint8_t { kWire, kLookup, kTransfer };
+
+inline constexpr std::size_t kLaneCount = 3;
+
+// What the dispatcher decided about a request when it came in; opaque to the transport.
+struct Route {
+  Lane lane = Lane::kWire;
+  std::uint16_t operation = 0;
+  std::uint8_t release = 0;
+  bool refused = false;  // run() answers with the safe negative and does nothing else
+};
+
+// Keeps the memory behind a request's frames.
+class FrameStorage {
+ public:
+  FrameStorage() = default;
+  FrameStorage(const FrameStorage&) = delete;
+  FrameStorage& operator=(const FrameStorage&) = delete;
+  virtual ~FrameStorage() = default;
+};
+
+struct Request {
+  ConnectionId connection{};
+  std::vector<Frame>
+      frames;  // uid, operation, payloads; without the identity. May be of any number, also 0
+  Route route;
+  std::unique_ptr<FrameStorage> storage;
+
+  std::size_t byte_count() const {
+    std::size_t total = 0;
+    for (const Frame& frame : frames) {
+      total += frame.size();
+    }
+    return total;
+  }
+};
+
+// The reply's value. uid and operation frames are the transport's: it echoes the request's bytes.
+struct Reply {
+  bool send = true;              // false: this request stays unanswered
+  bool has_value = false;        // false: a two-frame reply
+  std::vector<std::byte> small;  // the third frame, or
+  std::shared_ptr<void> owner;   // the owner of `large`, destroyed when the bytes have left
+  std::span<const std::byte> large;
+};
+
+class Dispatcher {
+ public:
+  Dispatcher() = default;
+  Dispatcher(const Dispatcher&) = delete;
+  Dispatcher& operator=(const Dispatcher&) = delete;
+  virtual ~Dispatcher() = default;
+
+  // Wire thread only, for each message in order of arrival. nullopt: dropped, and the dispatcher
+  // has counted why.
+  virtual std::optional<Route> route(const Request& request) = 0;
+
+  // On a thread of the request's lane. Requests of one connection run one at a time in order of
+  // arrival, those on kWire excepted, which run at once.
+  virtual Reply run(const Request& request) noexcept = 0;
+
+  // The safe negative, without running anything: the connection has too much waiting. Wire thread.
+  virtual Reply refuse(const Request& request) noexcept = 0;
+
+  // Wire thread. A connection is opened by its first message and closed when the peer is gone;
+  // requests of it may still be running or waiting then (they run, their replies go nowhere).
+  virtual void connection_opened(ConnectionId connection) = 0;
+  virtual void connection_closed(ConnectionId connection) = 0;
+};
+
+}  // namespace larder::transport

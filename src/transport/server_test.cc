@@ -1,0 +1,220 @@
+// Goal: what clients of the request port rely on: replies match their requests byte for byte, one
+// connection's requests keep their order, connections do not wait for each other, and the
+// dispatcher learns of each connection's end. Method: libzmq DEALER clients on loopback against a
+// whole server with a scripted dispatcher.
+#include "transport/server.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "transport/test_server.h"
+
+namespace larder::transport {
+namespace {
+
+TEST_F(ServerTest, EchoesUidAndOperationByteForByteOnEveryLane) {
+  start();
+  Dealer dealer(server_->port());
+  for (const char* lane : {"W", "L", "T"}) {
+    const std::vector<std::string> uids = {
+        "", "\x05", std::string("\xcd\x00\x12", 3), std::string(300, 'u')};
+    for (const std::string& uid : uids) {
+      const std::string operation = lane + std::string("\0\xff echo", 7);
+      EXPECT_EQ(dealer.ask({uid, operation, "value"}), (Frames{uid, operation, "value"}));
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return counter("larder_transport_replies_total") == 12; }));
+  EXPECT_EQ(counter("larder_transport_messages_total"), 12U);
+}
+
+TEST_F(ServerTest, AReplyWithoutValueHasTwoFramesAndAnEmptyValueIsAFrame) {
+  start();
+  Dealer dealer(server_->port());
+  EXPECT_EQ(dealer.ask({"1", "Wnone", "value"}), (Frames{"1", "Wnone"}));
+  EXPECT_EQ(dealer.ask({"2", "L"}), (Frames{"2", "L"}));
+  EXPECT_EQ(dealer.ask({"3", "T", ""}), (Frames{"3", "T", ""}));
+}
+
+TEST_F(ServerTest, RequestsWithoutReplyStayUnansweredAndHoldUpNothing) {
+  start();
+  Dealer dealer(server_->port());
+  ASSERT_TRUE(dealer.send({"1", "Wsilent"}));
+  ASSERT_TRUE(dealer.send({"2", "Lsilent"}));
+  ASSERT_TRUE(dealer.send({"3", "X"}));
+  ASSERT_TRUE(dealer.send({"4", "!"}));
+  EXPECT_EQ(dealer.ask({"5", "L"}), (Frames{"5", "L"}));
+  EXPECT_EQ(dropped_messages("failed"), 1U);
+}
+
+TEST_F(ServerTest, ValuesOfAllSizesArriveWhole) {
+  start();
+  Dealer dealer(server_->port());
+  for (const std::size_t size :
+       {1U, 29U, 30U, 255U, 256U, 512U, 513U, 8191U, 70'000U, 3'000'000U}) {
+    const std::string value(size, 'v');
+    EXPECT_EQ(dealer.ask({"u", "Lecho", value}), (Frames{"u", "Lecho", value})) << size;
+    EXPECT_EQ(dealer.ask({"u", "Tlarge", std::to_string(size)}),
+              (Frames{"u", "Tlarge", std::string(size, 'x')}));
+  }
+  EXPECT_TRUE(eventually([&] { return dispatcher_.lent == 0; }));
+}
+
+TEST_F(ServerTest, TenThousandPipelinedRequestsAreAllAnsweredOnce) {
+  start();
+  constexpr int kRequests = 10'000;
+  for (const char* lane : {"W", "L"}) {
+    Dealer dealer(server_->port());
+    std::thread sender([&] {
+      for (int i = 0; i < kRequests; ++i) {
+        ASSERT_TRUE(dealer.send({std::to_string(i), lane}));
+      }
+    });
+    sender.join();
+    for (int i = 0; i < kRequests; ++i) {
+      ASSERT_EQ(dealer.receive(), (Frames{std::to_string(i), lane}));
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return server_->counts().requests_waiting == 0; }));
+  EXPECT_EQ(counter("larder_transport_replies_total"), 2U * kRequests);
+}
+
+TEST_F(ServerTest, OneConnectionKeepsItsOrderAcrossLanesWhileAnotherOvertakes) {
+  start();
+  Dealer first(server_->port());
+  Dealer second(server_->port());
+  ASSERT_TRUE(first.send({"0", "Tgate"}));
+  for (int i = 1; i <= 200; ++i) {
+    ASSERT_TRUE(first.send({std::to_string(i), i % 3 == 0 ? "T" : "L"}));
+  }
+  ASSERT_TRUE(dispatcher_.gate.wait_for_arrivals(1));
+  EXPECT_EQ(second.ask({"a", "T"}), (Frames{"a", "T"}));
+  EXPECT_EQ(second.ask({"b", "L"}), (Frames{"b", "L"}));
+  EXPECT_EQ(first.ask({"now", "W"}), (Frames{"now", "W"}));  // the wire lane does not queue
+  EXPECT_EQ(dispatcher_.uids_of(ConnectionId{1}), (std::vector<std::string>{"0", "now"}));
+  EXPECT_TRUE(eventually([&] { return server_->counts().requests_waiting == 201; }));
+  dispatcher_.gate.open();
+  for (int i = 0; i <= 200; ++i) {
+    ASSERT_EQ(first.receive().at(0), std::to_string(i));
+  }
+}
+
+TEST_F(ServerTest, ALeavingClientIsReportedAndItsSuccessorIsANewConnection) {
+  start();
+  {
+    Dealer dealer(server_->port());
+    EXPECT_EQ(dealer.ask({"1", "W"}).size(), 2U);
+    EXPECT_EQ(server_->counts().connections, 1U);
+    EXPECT_TRUE(dispatcher_.closed().empty());
+  }
+  EXPECT_TRUE(eventually([&] { return dispatcher_.closed().size() == 1; }));
+  EXPECT_EQ(server_->counts().connections, 0U);
+  Dealer again(server_->port());
+  EXPECT_EQ(again.ask({"1", "W"}).size(), 2U);
+  EXPECT_EQ(dispatcher_.opened(), (std::vector<ConnectionId>{ConnectionId{1}, ConnectionId{2}}));
+  EXPECT_EQ(dispatcher_.closed(), (std::vector<ConnectionId>{ConnectionId{1}}));
+}
+
+TEST_F(ServerTest, WhatAClientSendsBeforeItLeavesIsRunAsOneConnection) {
+  start();
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    {
+      Dealer dealer(server_->port());
+      for (int i = 0; i < 50; ++i) {
+        ASSERT_TRUE(dealer.send({std::to_string(i), "L"}));
+      }
+    }
+    ASSERT_TRUE(eventually([&] { return dispatcher_.closed().size() == round; }));
+    ASSERT_EQ(dispatcher_.opened().size(), round);
+    ASSERT_TRUE(eventually([&] { return dispatcher_.uids_of(ConnectionId{round}).size() == 50; }));
+  }
+}
+
+TEST_F(ServerTest, RequestsOfAClientThatLeftStillRun) {
+  start();
+  {
+    Dealer dealer(server_->port());
+    ASSERT_TRUE(dealer.send({"1", "Lgate"}));
+    ASSERT_TRUE(dealer.send({"2", "T"}));
+    ASSERT_TRUE(dispatcher_.gate.wait_for_arrivals(1));
+    ASSERT_TRUE(eventually([&] { return server_->counts().requests_waiting == 2; }));
+  }
+  ASSERT_TRUE(eventually([&] { return dispatcher_.closed().size() == 1; }));
+  dispatcher_.gate.open();
+  EXPECT_TRUE(eventually([&] { return dispatcher_.runs().size() == 2; }));
+  EXPECT_TRUE(eventually([&] { return server_->counts().requests_waiting == 0; }));
+}
+
+TEST_F(ServerTest, AFixedIdentityThatComesBackIsANewConnectionAndTheOldOneIsClosed) {
+  start();
+  Dealer first(server_->port(), {.identity = "worker-0"});
+  EXPECT_EQ(first.ask({"1", "W"}).size(), 2U);
+  Dealer second(server_->port(), {.identity = "worker-0"});
+  EXPECT_EQ(second.ask({"2", "W"}), (Frames{"2", "W"}));
+  EXPECT_TRUE(eventually([&] { return dispatcher_.closed().size() >= 1; }));
+  EXPECT_EQ(dispatcher_.closed().front(), ConnectionId{1});
+}
+
+TEST_F(ServerTest, HundredsOfClientsComeAndGoWithoutLeavingAnythingBehind) {
+  start();
+  constexpr std::size_t kClients = 150;
+  for (std::size_t round = 1; round <= 2; ++round) {
+    {
+      std::vector<std::unique_ptr<Dealer>> dealers;
+      for (std::size_t i = 0; i < kClients; ++i) {
+        dealers.push_back(std::make_unique<Dealer>(server_->port()));
+        ASSERT_TRUE(dealers.back()->send({std::to_string(i), "L"}));
+      }
+      for (std::size_t i = 0; i < kClients; ++i) {
+        ASSERT_EQ(dealers[i]->receive(), (Frames{std::to_string(i), "L"}));
+      }
+      EXPECT_EQ(server_->counts().connections, kClients);
+    }
+    ASSERT_TRUE(eventually([&] { return dispatcher_.closed().size() == round * kClients; }));
+    EXPECT_EQ(server_->counts().connections, 0U);
+    EXPECT_EQ(dispatcher_.opened().size(), round * kClients);
+  }
+  std::set<ConnectionId> closed;
+  for (const ConnectionId connection : dispatcher_.closed()) {
+    EXPECT_TRUE(closed.insert(connection).second);
+  }
+  EXPECT_EQ(closed.size(), 2 * kClients);
+}
+
+TEST_F(ServerTest, AMessageOfTooManyFramesIsDroppedAndTheNextIsServed) {
+  ServerConfig config;
+  config.frames_max = 4;
+  start(config);
+  Dealer dealer(server_->port());
+  EXPECT_EQ(dealer.ask({"1", "W", "3", "4"}), (Frames{"1", "W", "3"}));
+  ASSERT_TRUE(dealer.send({"2", "W", "3", "4", "5"}));
+  Frames endless(2000, "frame");
+  ASSERT_TRUE(dealer.send(endless));
+  EXPECT_EQ(dealer.ask({"3", "W"}), (Frames{"3", "W"}));
+  EXPECT_EQ(dropped_messages("frames"), 2U);
+}
+
+TEST_F(ServerTest, MessagesWithTooFewFramesReachTheDispatcher) {
+  start();
+  Dealer dealer(server_->port());
+  ASSERT_TRUE(dealer.send({"1"}));
+  ASSERT_TRUE(dealer.send({""}));
+  EXPECT_EQ(dealer.ask({"2", "W"}), (Frames{"2", "W"}));
+  EXPECT_EQ(dispatcher_.malformed, 2);
+}
+
+TEST_F(ServerTest, AFrameBeyondTheLimitEndsItsConnectionOnly) {
+  ServerConfig config;
+  config.frame_bytes_max = 1000;
+  start(config);
+  Dealer well_behaved(server_->port());
+  EXPECT_EQ(well_behaved.ask({"1", "W", std::string(1000, 'v')}).size(), 3U);
+  Dealer greedy(server_->port());
+  EXPECT_EQ(greedy.ask({"1", "W"}).size(), 2U);
+  ASSERT_TRUE(greedy.send({"2", "W", std::string(1001, 'v')}));
+  EXPECT_TRUE(eventually([&] { return dispatcher_.closed().size() == 1; }));
+  EXPECT_EQ(well_behaved.ask({"2", "W"}).size(), 2U);
+}
+
+}  // namespace
+}  // namespace larder::transport

@@ -1,0 +1,279 @@
+// test_peer.h - for tests of this room: clients (a libzmq DEALER and a bare TCP socket) and a
+// dispatcher whose behaviour the request's operation frame selects.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "transport/dispatcher.h"
+#include "transport/test_gate.h"
+
+namespace larder::transport {
+
+using Frames = std::vector<std::string>;
+
+inline std::string text_of(Frame frame) {
+  return {reinterpret_cast<const char*>(frame.data()), frame.size()};
+}
+
+inline std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto* first = reinterpret_cast<const std::byte*>(text.data());
+  return {first, first + text.size()};
+}
+
+struct DealerOptions {
+  std::string identity = {};
+  int received_max = 1000;
+  int socket_bytes = 0;  // of the kernel's receive buffer; 0: as it is
+  int send_ms = static_cast<int>(std::chrono::milliseconds(kPatience).count());
+};
+
+// A client. Closing it sends what it still has, as LMCache's clients do.
+class Dealer {
+ public:
+  explicit Dealer(std::uint16_t port, const DealerOptions& options = {})
+      : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)) {
+    const int patience_ms = std::chrono::milliseconds(kPatience).count();
+    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &patience_ms, sizeof patience_ms);
+    zmq_setsockopt(socket_, ZMQ_SNDTIMEO, &options.send_ms, sizeof options.send_ms);
+    const int linger_ms = 2000;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+    zmq_setsockopt(socket_, ZMQ_RCVHWM, &options.received_max, sizeof options.received_max);
+    if (options.socket_bytes > 0) {
+      zmq_setsockopt(socket_, ZMQ_RCVBUF, &options.socket_bytes, sizeof options.socket_bytes);
+    }
+    if (!options.identity.empty()) {
+      zmq_setsockopt(socket_, ZMQ_ROUTING_ID, options.identity.data(), options.identity.size());
+    }
+    zmq_connect(socket_, ("tcp://127.0.0.1:" + std::to_string(port)).c_str());
+  }
+
+  Dealer(const Dealer&) = delete;
+  Dealer& operator=(const Dealer&) = delete;
+
+  ~Dealer() {
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+
+  bool send(const Frames& frames) {
+    for (std::size_t i = 0; i < frames.size(); ++i) {
+      const int flags = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
+      if (zmq_send(socket_, frames[i].data(), frames[i].size(), flags) < 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Empty when nothing came in time.
+  Frames receive() {
+    Frames frames;
+    for (bool more = true; more;) {
+      zmq_msg_t message;
+      zmq_msg_init(&message);
+      if (zmq_msg_recv(&message, socket_, 0) < 0) {
+        return {};
+      }
+      frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+      more = zmq_msg_more(&message) != 0;
+      zmq_msg_close(&message);
+    }
+    return frames;
+  }
+
+  Frames ask(const Frames& request) { return send(request) ? receive() : Frames{}; }
+
+  bool has_reply_within(int milliseconds) {
+    zmq_pollitem_t item{socket_, 0, ZMQ_POLLIN, 0};
+    return zmq_poll(&item, 1, milliseconds) > 0;
+  }
+
+ private:
+  void* context_;
+  void* socket_;
+};
+
+// Bytes on a TCP connection.
+class RawPeer {
+ public:
+  explicit RawPeer(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    is_connected_ =
+        connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  }
+
+  RawPeer(const RawPeer&) = delete;
+  RawPeer& operator=(const RawPeer&) = delete;
+
+  ~RawPeer() { close(socket_); }
+
+  bool is_connected() const { return is_connected_; }
+
+  void send(std::string_view bytes) {
+    static_cast<void>(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
+  }
+
+  // Waits for so many bytes; fewer when the server closed or patience ran out.
+  std::string receive(std::size_t count) {
+    const timeval patience{kPatience.count(), 0};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    std::string bytes(count, '\0');
+    const ssize_t received = recv(socket_, bytes.data(), count, MSG_WAITALL);
+    bytes.resize(received < 0 ? 0 : static_cast<std::size_t>(received));
+    return bytes;
+  }
+
+  void half_close() { shutdown(socket_, SHUT_WR); }
+
+ private:
+  int socket_;
+  bool is_connected_ = false;
+};
+
+// The operation frame's first letter is the lane: W(ire), L(ookup), T(ransfer); X: dropped; !:
+// route() throws. Words in the rest change what run() does: "gate" waits for the gate, "none"
+// replies without value, "silent" does not reply, "large" replies with as many bytes as the third
+// frame says. Otherwise the third frame is echoed, if there is one.
+class FakeDispatcher final : public Dispatcher {
+ public:
+  struct Run {
+    ConnectionId connection;
+    std::string uid;
+  };
+
+  std::optional<Route> route(const Request& request) override {
+    if (request.frames.size() < 2 || request.frames[1].empty()) {
+      ++malformed;
+      return std::nullopt;
+    }
+    switch (text_of(request.frames[1]).front()) {
+      case 'W':
+        return Route{Lane::kWire, 0, 0};
+      case 'L':
+        return Route{Lane::kLookup, 0, 0};
+      case 'T':
+        return Route{Lane::kTransfer, 0, 0};
+      case '!':
+        throw std::runtime_error("route");
+      default:
+        return std::nullopt;
+    }
+  }
+
+  Reply run(const Request& request) noexcept override {
+    const std::string operation = text_of(request.frames[1]);
+    {
+      const MutexLock lock(mutex_);
+      runs_.push_back({request.connection, text_of(request.frames[0])});
+    }
+    const auto says = [&](const char* word) { return operation.find(word) != std::string::npos; };
+    if (says("gate")) {
+      gate.pass();
+    }
+    Reply reply;
+    reply.send = !says("silent");
+    reply.has_value = !says("none") && request.frames.size() > 2;
+    if (says("large")) {
+      lend(reply, std::stoull(text_of(request.frames[2])));
+    } else if (reply.has_value) {
+      reply.small.assign(request.frames[2].begin(), request.frames[2].end());
+    }
+    return reply;
+  }
+
+  Reply refuse(const Request& /*request*/) noexcept override {
+    Reply reply;
+    reply.has_value = true;
+    reply.small = bytes_of("refused");
+    return reply;
+  }
+
+  void connection_opened(ConnectionId connection) override {
+    const MutexLock lock(mutex_);
+    opened_.push_back(connection);
+  }
+
+  void connection_closed(ConnectionId connection) override {
+    const MutexLock lock(mutex_);
+    closed_.push_back(connection);
+  }
+
+  std::vector<Run> runs() {
+    const MutexLock lock(mutex_);
+    return runs_;
+  }
+
+  std::vector<std::string> uids_of(ConnectionId connection) {
+    std::vector<std::string> uids;
+    for (const Run& one : runs()) {
+      if (one.connection == connection) {
+        uids.push_back(one.uid);
+      }
+    }
+    return uids;
+  }
+
+  std::vector<ConnectionId> opened() {
+    const MutexLock lock(mutex_);
+    return opened_;
+  }
+
+  std::vector<ConnectionId> closed() {
+    const MutexLock lock(mutex_);
+    return closed_;
+  }
+
+  Gate gate;
+  std::atomic<int> malformed{0};
+  std::atomic<int> lent{0};  // large replies whose owner still lives
+
+ private:
+  struct LentBytes {
+    LentBytes(std::size_t size, std::atomic<int>& count)
+        : bytes(size, std::byte{'x'}), alive(count) {
+      ++alive;
+    }
+
+    LentBytes(const LentBytes&) = delete;
+    LentBytes& operator=(const LentBytes&) = delete;
+
+    ~LentBytes() { --alive; }
+
+    std::vector<std::byte> bytes;
+    std::atomic<int>& alive;
+  };
+
+  void lend(Reply& reply, std::size_t size) {
+    auto owner = std::make_shared<LentBytes>(size, lent);
+    reply.large = owner->bytes;
+    reply.owner = std::move(owner);
+  }
+
+  Mutex mutex_;
+  std::vector<Run> runs_ LARDER_GUARDED_BY(mutex_);
+  std::vector<ConnectionId> opened_ LARDER_GUARDED_BY(mutex_);
+  std::vector<ConnectionId> closed_ LARDER_GUARDED_BY(mutex_);
+};
+
+}  // namespace larder::transport
