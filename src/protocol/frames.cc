@@ -22,7 +22,8 @@ Result<MsgpackInt> from_float(double value) {
     return Error{Code::kMalformed, "not a finite number"};
   }
   if (value >= kInt64End || value < -kInt64End) {
-    return MsgpackInt{value < 0, value < 0 ? std::uint64_t{1} << 63 : std::numeric_limits<std::uint64_t>::max()};
+    return MsgpackInt{
+        value < 0, value < 0 ? std::uint64_t{1} << 63 : std::numeric_limits<std::uint64_t>::max()};
   }
   const auto whole = static_cast<std::int64_t>(value);
   return MsgpackInt{whole < 0, static_cast<std::uint64_t>(whole)};
@@ -86,7 +87,8 @@ Result<MsgpackInt> whole_msgpack_int(Frame frame, Release release) {
   });
 }
 
-// Python's truth of the next value; containers are skipped, so that the whole payload is still checked.
+// Python's truth of the next value; containers are skipped, so that the whole payload is still
+// checked.
 Result<bool> read_truth(MsgpackReader& reader, MsgpackType type) {
   switch (type) {
     case MsgpackType::kNil: {
@@ -135,7 +137,8 @@ Result<void> expect_count(Frames frames, std::size_t count) {
 }
 
 std::int64_t saturate(const MsgpackInt& value) {
-  if (!value.negative && value.bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+  if (!value.negative &&
+      value.bits > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     return std::numeric_limits<std::int64_t>::max();
   }
   return static_cast<std::int64_t>(value.bits);

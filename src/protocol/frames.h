@@ -1,8 +1,8 @@
 // frames.h - a request's payload frames, and how whole payloads are read.
 //
-// Each payload frame is one complete msgpack value. Fields inside maps and lists are strict; a payload that is
-// declared int or bool as a whole is coerced from 0.4.7 on, as Python's int() and bool() would (wire.md section 4). All
-// functions are pure; views point into the frames.
+// Each payload frame is one complete msgpack value. Fields inside maps and lists are strict; a
+// payload that is declared int or bool as a whole is coerced from 0.4.7 on, as Python's int() and
+// bool() would (wire.md section 4). All functions are pure; views point into the frames.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,9 @@ using Frames = std::span<const Frame>;  // payloads only: no uid, no operation
 Result<void> expect_count(Frames frames, std::size_t count);
 
 // Whole payloads. Each fails on trailing bytes.
-Result<std::int64_t> whole_int(Frame frame, Release release);   // saturates at the ends of int64
-Result<std::uint64_t> whole_id(Frame frame, Release release);   // an instance id: any int, as 64 bits
+Result<std::int64_t> whole_int(Frame frame, Release release);  // saturates at the ends of int64
+Result<std::uint64_t> whole_id(Frame frame,
+                               Release release);  // an instance id: any int, as 64 bits
 Result<std::optional<std::uint64_t>> whole_optional_id(Frame frame);
 Result<bool> whole_bool(Frame frame, Release release);
 Result<double> whole_float(Frame frame);
@@ -50,7 +51,8 @@ auto read_whole(Frame frame, Read read) -> decltype(read(std::declval<codec::Msg
   return value;
 }
 
-// Walks a map with string keys; `field(key, reader)` reads the value of a known key or skips an unknown one.
+// Walks a map with string keys; `field(key, reader)` reads the value of a known key or skips an
+// unknown one.
 template <typename Field>
 Result<void> read_map(codec::MsgpackReader& reader, Field field) {
   const Result<std::size_t> pairs = reader.read_map_header();

@@ -1,6 +1,7 @@
 // golden_json.h - for tests: the golden frames of tests/fixtures/wire_*.json as plain values.
 //
-// The fixture's notation: {"$bytes": hex}, {"$tuple": [...]}, {"$float": text}, {"$int": text}, {"$enum": value},
+// The fixture's notation: {"$bytes": hex}, {"$tuple": [...]}, {"$float": text}, {"$int": text},
+// {"$enum": value},
 // {"$ipc": hex}, {"$obj": class, fields...}.
 #pragma once
 

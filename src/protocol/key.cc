@@ -34,9 +34,10 @@ Result<void> read_token_bytes(MsgpackReader& reader, Key& key) {
   }
   key.token_ids.resize(packed->size() / kTokenBytes);
   std::memcpy(key.token_ids.data(), packed->data(), packed->size());
-  std::transform(key.token_ids.begin(), key.token_ids.end(), key.token_ids.begin(), [](std::uint32_t big_endian) {
-    return __builtin_bswap32(big_endian);
-  });
+  std::transform(key.token_ids.begin(),
+                 key.token_ids.end(),
+                 key.token_ids.begin(),
+                 [](std::uint32_t big_endian) { return __builtin_bswap32(big_endian); });
   return {};
 }
 
@@ -130,9 +131,9 @@ bool is_valid_salt(std::string_view salt) {
 Result<Key> read_key(MsgpackReader& reader, Release release) {
   Key key;
   KeyFields fields(key, release);
-  if (Result<void> read = read_map(reader, [&fields](std::string_view name, MsgpackReader& value) {
-        return fields(name, value);
-      });
+  if (Result<void> read = read_map(
+          reader,
+          [&fields](std::string_view name, MsgpackReader& value) { return fields(name, value); });
       !read) {
     return read.error();
   }
@@ -149,17 +150,18 @@ Result<Key> whole_key(Frame frame, Release release) {
 std::optional<std::string> request_id_of_key(Frame frame) {
   MsgpackReader reader(frame);
   std::optional<std::string> found;
-  const Result<void> read = read_map(reader, [&found](std::string_view name, MsgpackReader& value) -> Result<void> {
-    if (name != "request_id") {
-      return value.skip();
-    }
-    Result<std::string> text = field_string(value);
-    if (text) {
-      found = std::move(*text);
-      return {};
-    }
-    return text.error();
-  });
+  const Result<void> read =
+      read_map(reader, [&found](std::string_view name, MsgpackReader& value) -> Result<void> {
+        if (name != "request_id") {
+          return value.skip();
+        }
+        Result<std::string> text = field_string(value);
+        if (text) {
+          found = std::move(*text);
+          return {};
+        }
+        return text.error();
+      });
   static_cast<void>(read);  // what follows the id may be broken
   return found;
 }

@@ -1,7 +1,8 @@
 // key.h - the cache key as it travels: what a request is about.
 //
-// A map on the wire (wire.md section 5). Decoding checks what every reference client guarantees: field types, the salt's rule,
-// valid UTF-8. It does not check ranges: start after end, or tokens no hash can take, decode and are judged by the handlers.
+// A map on the wire (wire.md section 5). Decoding checks what every reference client guarantees:
+// field types, the salt's rule, valid UTF-8. It does not check ranges: start after end, or tokens
+// no hash can take, decode and are judged by the handlers.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ bool is_valid_salt(std::string_view salt);
 Result<Key> read_key(codec::MsgpackReader& reader, Release release);
 Result<Key> whole_key(Frame frame, Release release);
 
-// Only the request id, from a key that may otherwise be broken; nullopt when even that cannot be read.
+// Only the request id, from a key that may otherwise be broken; nullopt when even that cannot be
+// read.
 std::optional<std::string> request_id_of_key(Frame frame);
 
 }  // namespace larder::protocol

@@ -25,7 +25,8 @@ Result<void> read_tensor(MsgpackReader& reader) {
   if (!ext) {
     return ext.error();
   }
-  return ext->type == kDeviceMemoryExt ? Result<void>() : Error{Code::kMalformed, "unknown ext type"};
+  return ext->type == kDeviceMemoryExt ? Result<void>()
+                                       : Error{Code::kMalformed, "unknown ext type"};
 }
 
 Result<void> read_token_span(MsgpackReader& reader) {
@@ -49,24 +50,26 @@ Result<void> read_string_field(MsgpackReader& reader) {
 
 Result<void> read_match(MsgpackReader& reader) {
   unsigned seen = 0;
-  const Result<void> read = read_map(reader, [&seen](std::string_view name, MsgpackReader& value) -> Result<void> {
-    constexpr std::array<std::string_view, 4> kInts{"old_st", "old_ed", "cur_st", "cur_ed"};
-    for (unsigned i = 0; i < kInts.size(); ++i) {
-      if (name == kInts[i]) {
-        seen |= 1U << i;
-        return read_int_field(value);
-      }
-    }
-    if (name == "hash") {
-      seen |= 1U << kInts.size();
-      return read_binary_field(value);
-    }
-    return value.skip();
-  });
+  const Result<void> read =
+      read_map(reader, [&seen](std::string_view name, MsgpackReader& value) -> Result<void> {
+        constexpr std::array<std::string_view, 4> kInts{"old_st", "old_ed", "cur_st", "cur_ed"};
+        for (unsigned i = 0; i < kInts.size(); ++i) {
+          if (name == kInts[i]) {
+            seen |= 1U << i;
+            return read_int_field(value);
+          }
+        }
+        if (name == "hash") {
+          seen |= 1U << kInts.size();
+          return read_binary_field(value);
+        }
+        return value.skip();
+      });
   if (!read) {
     return read;
   }
-  return seen == 0x1FU ? Result<void>() : Error{Code::kMalformed, "a field of the match is missing"};
+  return seen == 0x1FU ? Result<void>()
+                       : Error{Code::kMalformed, "a field of the match is missing"};
 }
 
 Result<void> read_peer_key_field(std::string_view name, MsgpackReader& value, unsigned& seen) {
@@ -86,11 +89,13 @@ Result<void> read_peer_key_field(std::string_view name, MsgpackReader& value, un
   }
   if (name == "object_group_id") {
     const Result<std::int64_t> group = field_int(value);
-    return group.has_value() && *group >= 0 ? Result<void>() : Error{Code::kMalformed, "object_group_id"};
+    return group.has_value() && *group >= 0 ? Result<void>()
+                                            : Error{Code::kMalformed, "object_group_id"};
   }
   if (name == "cache_salt") {
     const Result<std::string_view> salt = value.read_string();
-    return salt.has_value() && is_valid_salt(*salt) ? Result<void>() : Error{Code::kMalformed, "cache_salt"};
+    return salt.has_value() && is_valid_salt(*salt) ? Result<void>()
+                                                    : Error{Code::kMalformed, "cache_salt"};
   }
   return value.skip();
 }
@@ -103,30 +108,32 @@ Result<void> read_peer_key(MsgpackReader& reader) {
   if (!read) {
     return read;
   }
-  return seen == 7U ? Result<void>() : Error{Code::kMalformed, "a field of the object key is missing"};
+  return seen == 7U ? Result<void>()
+                    : Error{Code::kMalformed, "a field of the object key is missing"};
 }
 
 Result<void> read_memory_layout(MsgpackReader& reader) {
   std::size_t shapes = 0;
   std::size_t dtypes = 0;
   unsigned seen = 0;
-  const Result<void> read = read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
-    if (name == "shapes") {
-      seen |= 1U;
-      return read_array(value, [&shapes](MsgpackReader& shape) {
-        ++shapes;
-        return read_ints(shape);
+  const Result<void> read =
+      read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
+        if (name == "shapes") {
+          seen |= 1U;
+          return read_array(value, [&shapes](MsgpackReader& shape) {
+            ++shapes;
+            return read_ints(shape);
+          });
+        }
+        if (name == "dtypes") {
+          seen |= 2U;
+          return read_array(value, [&dtypes](MsgpackReader& dtype) {
+            ++dtypes;
+            return read_string_field(dtype);
+          });
+        }
+        return value.skip();
       });
-    }
-    if (name == "dtypes") {
-      seen |= 2U;
-      return read_array(value, [&dtypes](MsgpackReader& dtype) {
-        ++dtypes;
-        return read_string_field(dtype);
-      });
-    }
-    return value.skip();
-  });
   if (!read) {
     return read;
   }
@@ -174,7 +181,8 @@ Result<void> check_payload(Frame frame, PayloadKind kind, Release release) {
     case PayloadKind::kBool:
       return without_value(whole_bool(frame, release));
     default:
-      return read_whole(frame, [kind](MsgpackReader& reader) { return read_structure(reader, kind); });
+      return read_whole(frame,
+                        [kind](MsgpackReader& reader) { return read_structure(reader, kind); });
   }
 }
 

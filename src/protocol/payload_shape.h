@@ -1,7 +1,9 @@
-// payload_shape.h - requests that are known but not served: only the shape of their payloads is checked.
+// payload_shape.h - requests that are known but not served: only the shape of their payloads is
+// checked.
 //
-// Blend (CB_*) and peer-to-peer (P2P_*) operations are rows of the table, so that their clients get the answer they
-// can live with; their arguments get structs of their own (requests.h) when they are served.
+// Blend (CB_*) and peer-to-peer (P2P_*) operations are rows of the table, so that their clients get
+// the answer they can live with; their arguments get structs of their own (requests.h) when they
+// are served.
 #pragma once
 
 #include <array>
@@ -18,8 +20,8 @@ enum class PayloadKind : std::uint8_t {
   kBool,
   kBinary,
   kString,
-  kTensor,        // one Ext 1 device memory descriptor
-  kTensors,       // array of them
+  kTensor,   // one Ext 1 device memory descriptor
+  kTensors,  // array of them
   kIntArray,
   kIntArrays,     // array of arrays
   kTokenSpans,    // array of [int, int]

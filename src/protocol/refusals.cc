@@ -86,7 +86,8 @@ EncodedReply refuse_store(Frames frames, Release release) {
 }
 
 EncodedReply refuse_last_event(Frames frames, Release release) {
-  return refuse_event(frames.empty() ? std::span<const std::byte>{} : event_of(frames, frames.size() - 1), release);
+  return refuse_event(
+      frames.empty() ? std::span<const std::byte>{} : event_of(frames, frames.size() - 1), release);
 }
 
 EncodedReply refuse_peer_lookup(Frames frames, Release release) {

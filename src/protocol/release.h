@@ -1,7 +1,8 @@
 // release.h - the LMCache releases whose wire dialects we know.
 //
-// One enumerator per dialect ("wire profile"): releases that are equal on the wire share one. The enumerator is the column
-// of the operation table (handlers/operations.cc) and a parameter of every decoder and encoder.
+// One enumerator per dialect ("wire profile"): releases that are equal on the wire share one. The
+// enumerator is the column of the operation table (handlers/operations.cc) and a parameter of every
+// decoder and encoder.
 #pragma once
 
 #include <array>

@@ -30,7 +30,9 @@ Result<BlockIds> whole_block_ids(Frame frame, Release release) {
     if (release < Release::k047) {
       read = read_int_array(reader, groups.emplace_back());
     } else {
-      read = read_array(reader, [&groups](MsgpackReader& group) { return read_int_array(group, groups.emplace_back()); });
+      read = read_array(reader, [&groups](MsgpackReader& group) {
+        return read_int_array(group, groups.emplace_back());
+      });
     }
     return read ? Result<BlockIds>(std::move(groups)) : read.error();
   });
@@ -40,17 +42,18 @@ Result<std::vector<std::span<const std::byte>>> whole_tensors(Frame frame) {
   using Tensors = std::vector<std::span<const std::byte>>;
   return read_whole(frame, [](MsgpackReader& reader) -> Result<Tensors> {
     Tensors tensors;
-    const Result<void> read = read_array(reader, [&tensors](MsgpackReader& element) -> Result<void> {
-      const Result<codec::MsgpackExt> ext = element.read_ext();
-      if (!ext) {
-        return ext.error();
-      }
-      if (ext->type != kDeviceMemoryExt) {
-        return Error{Code::kMalformed, "unknown ext type"};
-      }
-      tensors.push_back(ext->body);
-      return {};
-    });
+    const Result<void> read =
+        read_array(reader, [&tensors](MsgpackReader& element) -> Result<void> {
+          const Result<codec::MsgpackExt> ext = element.read_ext();
+          if (!ext) {
+            return ext.error();
+          }
+          if (ext->type != kDeviceMemoryExt) {
+            return Error{Code::kMalformed, "unknown ext type"};
+          }
+          tensors.push_back(ext->body);
+          return {};
+        });
     return read ? Result<Tensors>(std::move(tensors)) : read.error();
   });
 }
@@ -78,7 +81,10 @@ bool is_kv_layout(std::string_view text, Release release) {
 }
 
 // A typed dict: known keys are checked, unknown ones skipped.
-Result<void> read_layout_hint(std::string_view name, MsgpackReader& reader, Release release, std::string& kv_layout) {
+Result<void> read_layout_hint(std::string_view name,
+                              MsgpackReader& reader,
+                              Release release,
+                              std::string& kv_layout) {
   if (name == "kv_layout") {
     Result<std::string> text = field_string(reader);
     if (!text || !is_kv_layout(*text, release)) {
@@ -115,34 +121,36 @@ Result<std::string> whole_layout_hints(Frame frame, Release release) {
 Result<EngineGroup> read_group(MsgpackReader& reader, Release release) {
   EngineGroup group;
   bool has_id = false;
-  const Result<void> read = read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
-    if (name == "engine_group_id") {
-      has_id = true;
-      return assign(group.engine_group_id, field_int(value));
-    }
-    if (name == "layer_indices") {
-      return read_int_array(value, group.layer_indices);
-    }
-    if (name == "tokens_per_block") {
-      return assign(group.tokens_per_block, field_int(value));
-    }
-    if (name == "sw_size_tokens") {
-      return assign(group.sliding_window_tokens, field_int(value));
-    }
-    if (name == "extra_object_group_tag" && release >= Release::k055) {
-      std::int64_t ignored = 0;
-      return assign(ignored, field_int(value));
-    }
-    if (name == "recurrent_state" && release >= Release::k055) {
-      bool ignored = false;
-      return assign(ignored, value.read_bool());
-    }
-    return value.skip();
-  });
+  const Result<void> read =
+      read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
+        if (name == "engine_group_id") {
+          has_id = true;
+          return assign(group.engine_group_id, field_int(value));
+        }
+        if (name == "layer_indices") {
+          return read_int_array(value, group.layer_indices);
+        }
+        if (name == "tokens_per_block") {
+          return assign(group.tokens_per_block, field_int(value));
+        }
+        if (name == "sw_size_tokens") {
+          return assign(group.sliding_window_tokens, field_int(value));
+        }
+        if (name == "extra_object_group_tag" && release >= Release::k055) {
+          std::int64_t ignored = 0;
+          return assign(ignored, field_int(value));
+        }
+        if (name == "recurrent_state" && release >= Release::k055) {
+          bool ignored = false;
+          return assign(ignored, value.read_bool());
+        }
+        return value.skip();
+      });
   if (!read) {
     return read.error();
   }
-  return has_id ? Result<EngineGroup>(std::move(group)) : Error{Code::kMalformed, "engine_group_id is missing"};
+  return has_id ? Result<EngineGroup>(std::move(group))
+                : Error{Code::kMalformed, "engine_group_id is missing"};
 }
 
 Result<std::vector<EngineGroup>> whole_groups(Frame frame, Release release) {
@@ -158,23 +166,24 @@ Result<std::vector<EngineGroup>> whole_groups(Frame frame, Release release) {
 
 Result<void> read_allocation_record(MsgpackReader& reader) {
   int seen = 0;
-  const Result<void> read = read_map(reader, [&seen](std::string_view name, MsgpackReader& value) -> Result<void> {
-    std::vector<std::int64_t> ids;
-    std::string text;
-    if (name == "req_id") {
-      seen |= 1;
-      return assign(text, field_string(value));
-    }
-    if (name == "new_block_ids") {
-      seen |= 2;
-      return read_int_array(value, ids);
-    }
-    if (name == "new_token_ids") {
-      seen |= 4;
-      return read_int_array(value, ids);
-    }
-    return value.skip();
-  });
+  const Result<void> read =
+      read_map(reader, [&seen](std::string_view name, MsgpackReader& value) -> Result<void> {
+        std::vector<std::int64_t> ids;
+        std::string text;
+        if (name == "req_id") {
+          seen |= 1;
+          return assign(text, field_string(value));
+        }
+        if (name == "new_block_ids") {
+          seen |= 2;
+          return read_int_array(value, ids);
+        }
+        if (name == "new_token_ids") {
+          seen |= 4;
+          return read_int_array(value, ids);
+        }
+        return value.skip();
+      });
   if (!read) {
     return read;
   }
@@ -184,7 +193,8 @@ Result<void> read_allocation_record(MsgpackReader& reader) {
 // The eight required fields of the engine-driven registration, as bits.
 class RegistrationFields {
  public:
-  RegistrationFields(RegisterEngineDrivenRequest& to, Release release) : to_(to), release_(release) {}
+  RegistrationFields(RegisterEngineDrivenRequest& to, Release release)
+      : to_(to), release_(release) {}
 
   Result<void> operator()(std::string_view name, MsgpackReader& reader) {
     if (name == "instance_id") {
@@ -343,24 +353,26 @@ Result<CommitStoreRequest> CommitStoreRequest::decode(Frames frames, Release rel
   return read ? Result<CommitStoreRequest>(std::move(request)) : read.error();
 }
 
-Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames frames, Release release) {
+Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames frames,
+                                                                        Release release) {
   if (Result<void> counted = expect_count(frames, 1); !counted) {
     return counted.error();
   }
-  return read_whole(frames[0], [release](MsgpackReader& reader) -> Result<RegisterEngineDrivenRequest> {
-    RegisterEngineDrivenRequest request;
-    RegistrationFields fields(request, release);
-    const Result<void> read = read_map(reader, [&fields](std::string_view name, MsgpackReader& value) {
-      return fields(name, value);
-    });
-    if (!read) {
-      return read.error();
-    }
-    if (!fields.complete()) {
-      return Error{Code::kMalformed, "a required field of the registration is missing"};
-    }
-    return request;
-  });
+  return read_whole(
+      frames[0], [release](MsgpackReader& reader) -> Result<RegisterEngineDrivenRequest> {
+        RegisterEngineDrivenRequest request;
+        RegistrationFields fields(request, release);
+        const Result<void> read = read_map(
+            reader,
+            [&fields](std::string_view name, MsgpackReader& value) { return fields(name, value); });
+        if (!read) {
+          return read.error();
+        }
+        if (!fields.complete()) {
+          return Error{Code::kMalformed, "a required field of the registration is missing"};
+        }
+        return request;
+      });
 }
 
 Result<StoreRequest> StoreRequest::decode(Frames frames, Release release) {
@@ -440,12 +452,14 @@ Result<BlockAllocationRequest> BlockAllocationRequest::decode(Frames frames, Rel
     read = assign(request.model_name, whole_string(frames[1]));
   }
   if (read) {
-    read = assign(request.record_count, read_whole(frames[2], [](MsgpackReader& reader) -> Result<std::size_t> {
+    read = assign(request.record_count,
+                  read_whole(frames[2], [](MsgpackReader& reader) -> Result<std::size_t> {
                     std::size_t count = 0;
-                    const Result<void> records = read_array(reader, [&count](MsgpackReader& record) {
-                      ++count;
-                      return read_allocation_record(record);
-                    });
+                    const Result<void> records =
+                        read_array(reader, [&count](MsgpackReader& record) {
+                          ++count;
+                          return read_allocation_record(record);
+                        });
                     return records ? Result<std::size_t>(count) : records.error();
                   }));
   }

@@ -1,8 +1,9 @@
 // requests.h - the decoded arguments of every operation.
 //
-// Each struct has one `decode` that takes the payload frames and the release; a payload that changed between releases is decoded
-// here and nowhere else. Decoding is pure and strict: it fails on a wrong count, type or trailing byte. Spans and
-// string views point into the frames, which outlive the request.
+// Each struct has one `decode` that takes the payload frames and the release; a payload that
+// changed between releases is decoded here and nowhere else. Decoding is pure and strict: it fails
+// on a wrong count, type or trailing byte. Spans and string views point into the frames, which
+// outlive the request.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +88,7 @@ struct RegisterEngineDrivenRequest {
   std::int64_t num_layers = 0;
   std::int64_t hidden_dim_size = 0;
   std::string dtype_name;
-  bool use_mla = false;                             // one plane instead of K and V
+  bool use_mla = false;                            // one plane instead of K and V
   std::optional<std::int64_t> num_physical_slots;  // 0.5.5 and later
 
   static Result<RegisterEngineDrivenRequest> decode(Frames frames, Release release);
@@ -127,7 +128,7 @@ struct RegisterKvCacheRequest {
   std::string model_name;
   std::int64_t world_size = 0;
   std::string engine_type;
-  std::string kv_layout;  // of the layout hints; "" when absent
+  std::string kv_layout;            // of the layout hints; "" when absent
   std::vector<EngineGroup> groups;  // 0.4.7 and later
 
   static Result<RegisterKvCacheRequest> decode(Frames frames, Release release);

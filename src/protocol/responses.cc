@@ -1,5 +1,7 @@
 #include "protocol/responses.h"
 
+#include "base/check.h"
+
 namespace larder::protocol {
 namespace {
 
@@ -21,6 +23,20 @@ void write_slots(MsgpackWriter& writer, const std::vector<SlotDescriptor>& slots
     }
     writer.write_string("dtype");
     writer.write_string(slot.dtype);
+  }
+}
+
+// Room for the fields around a payload, so that the buffer is allocated once.
+constexpr std::size_t kAroundPayload = 4096;
+
+void write_payload(MsgpackWriter& writer, const LargePayload& payload) {
+  codec::Bytes& buffer = writer.buffer();
+  buffer.reserve(buffer.size() + payload.bytes + kAroundPayload);
+  writer.write_binary_header(payload.bytes);
+  if (payload.bytes > 0) {
+    const std::size_t end = buffer.size() + payload.bytes;
+    payload.append(buffer);
+    LARDER_CHECK(buffer.size() == end);
   }
 }
 
@@ -96,7 +112,7 @@ void encode(MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release
   writer.write_string("success");
   writer.write_bool(value.success);
   writer.write_string("data");
-  writer.write_binary(value.payload);
+  write_payload(writer, value.payload);
   writer.write_string("context");
   writer.write_map_header(value.slots.has_value() ? 1 : 0);
   if (value.slots.has_value()) {

@@ -1,10 +1,12 @@
 // responses.h - the values of replies, and their encoding.
 //
-// encode() appends one msgpack value, byte for byte as the reference's server encodes it. "No value" is std::monostate (or
-// an empty optional) and is a missing frame, never nil.
+// encode() appends one msgpack value, byte for byte as the reference's server encodes it. "No
+// value" is std::monostate (or an empty optional) and is a missing frame, never nil.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -41,14 +43,21 @@ struct RegisterEngineDrivenResponse {
 };
 
 struct PrepareStoreResponse {
-  bool empty_context = false;  // the reference's copy mode: {}; never sent by larder, as nobody needs it
+  bool empty_context =
+      false;  // the reference's copy mode: {}; never sent by larder, as nobody needs it
   std::vector<SlotDescriptor> slots;
   std::vector<std::int64_t> chunk_indices;  // slot i is for this chunk of the request's range
 };
 
+// Bytes that are written straight into the reply, as they may be as large as the pool.
+struct LargePayload {
+  std::size_t bytes = 0;
+  std::function<void(codec::Bytes& to)> append;  // appends exactly so many
+};
+
 struct PrepareRetrieveResponse {
   bool success = false;
-  codec::Bytes payload;                             // the pickled tensors of copy mode, or empty
+  LargePayload payload;                              // the pickled tensors of copy mode, or none
   std::optional<std::vector<SlotDescriptor>> slots;  // nullopt: an empty context
 };
 
@@ -82,7 +91,9 @@ void encode(codec::MsgpackWriter& writer, bool value, Release release);
 void encode(codec::MsgpackWriter& writer, std::int64_t value, Release release);
 void encode(codec::MsgpackWriter& writer, std::string_view value, Release release);
 void encode(codec::MsgpackWriter& writer, const std::vector<std::string>& value, Release release);
-void encode(codec::MsgpackWriter& writer, const RegisterEngineDrivenResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer,
+            const RegisterEngineDrivenResponse& value,
+            Release release);
 void encode(codec::MsgpackWriter& writer, const PrepareStoreResponse& value, Release release);
 void encode(codec::MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release release);
 void encode(codec::MsgpackWriter& writer, const EventResult& value, Release release);
