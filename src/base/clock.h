@@ -26,7 +26,8 @@ class SteadyClock final : public Clock {
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
 
-// For tests: stands still until advanced. Starts one day after the epoch, so that subtracting is safe.
+// For tests: stands still until advanced. Starts one day after the epoch, so that subtracting is
+// safe.
 class ManualClock final : public Clock {
  public:
   TimePoint now() const override { return TimePoint(Duration(ticks_.load())); }

@@ -45,7 +45,8 @@ std::string_view label(Level level) {
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto made = std::make_shared<spdlog::logger>("larder", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("larder",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("[%Y-%m-%d %H:%M:%S,%e] larder %v");
     made->flush_on(spdlog::level::debug);
     return made;

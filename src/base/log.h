@@ -1,8 +1,9 @@
 // log.h - log lines on stderr: "[2026-01-31 12:00:00,123] larder INFO: message".
 //
-// The logger is the one process-wide object of the server: threads of every room write to it and none reads it.
-// INFO is for rare events an operator acts on; detail of single requests goes to DEBUG; what a peer can repeat at will
-// goes through a LogLimiter. Any thread may call; a line is written whole.
+// The logger is the one process-wide object of the server: threads of every room write to it and
+// none reads it. INFO is for rare events an operator acts on; detail of single requests goes to
+// DEBUG; what a peer can repeat at will goes through a LogLimiter. Any thread may call; a line is
+// written whole.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,7 +19,8 @@ namespace larder::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError, kOff };
 
-// kInfo when the name is not one of debug, info, warning, error, critical, off (any case), as LMCACHE_LOG_LEVEL reads it.
+// kInfo when the name is not one of debug, info, warning, error, critical, off (any case), as
+// LMCACHE_LOG_LEVEL reads it.
 Level level_from_name(std::string_view name);
 
 void set_level(Level level);
@@ -55,7 +57,8 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
 
 // Lets one line through per interval and counts what it held back. Any thread may call.
 //
-//   if (auto turn = limiter_.take_turn(clock.now())) log::warning("... ({} more held back)", turn.held_back);
+//   if (auto turn = limiter_.take_turn(clock.now())) log::warning("... ({} more held back)",
+//   turn.held_back);
 class LogLimiter {
  public:
   explicit LogLimiter(Duration interval = std::chrono::seconds(10)) : interval_(interval) {}

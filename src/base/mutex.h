@@ -1,7 +1,8 @@
 // mutex.h - std::mutex with clang's thread-safety annotations (libstdc++ carries none).
 //
-// Annotate each guarded member with LARDER_GUARDED_BY(mutex_) and each private function that expects the lock
-// with LARDER_REQUIRES(mutex_); the clang preset turns a violation into a compile error.
+// Annotate each guarded member with LARDER_GUARDED_BY(mutex_) and each private function that
+// expects the lock with LARDER_REQUIRES(mutex_); the clang preset turns a violation into a compile
+// error.
 #pragma once
 
 #include <chrono>

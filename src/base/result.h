@@ -1,8 +1,9 @@
 // result.h - errors as values.
 //
-// Result<T> holds a T or an Error; Result<void> holds success or an Error. The members are named as in
-// std::expected, which g++ 12 has only from C++23 on and clang 14 not at all. Nothing here throws; reading the
-// wrong side is a bug and aborts. The class is [[nodiscard]], so a dropped result does not compile.
+// Result<T> holds a T or an Error; Result<void> holds success or an Error. The members are named as
+// in std::expected, which g++ 12 has only from C++23 on and clang 14 not at all. Nothing here
+// throws; reading the wrong side is a bug and aborts. The class is [[nodiscard]], so a dropped
+// result does not compile.
 #pragma once
 
 #include <optional>
@@ -39,6 +40,7 @@ template <typename T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
 
   bool has_value() const { return state_.index() == 0; }
@@ -83,6 +85,7 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
+
   Result(Error error) : error_(std::move(error)) {}
 
   bool has_value() const { return !error_.has_value(); }

@@ -1,7 +1,8 @@
 // config.h - everything an operator can set, parsed once at start and never changed after.
 //
-// The flags are those of `lmcache server` (0.5.2, and 0.5.6's additions) with the same names, types and defaults, plus a few of ours; the table is in
-// config/flags.cc. Every field has a safe default, so `larder serve` alone works. Pure data; any thread.
+// The flags are those of `lmcache server` (0.5.2, and 0.5.6's additions) with the same names, types
+// and defaults, plus a few of ours; the table is in config/flags.cc. Every field has a safe
+// default, so `larder serve` alone works. Pure data; any thread.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +27,13 @@ struct Config {
   TransferMode transfer_mode = TransferMode::kAuto;
 
   // Memory.
-  std::size_t pool_bytes = 0;  // never 0 after parsing: from --l1-size-gb or from the machine's memory
+  std::size_t pool_bytes =
+      0;  // never 0 after parsing: from --l1-size-gb or from the machine's memory
   bool pool_bytes_given = false;
   std::size_t pool_align_bytes = 4096;
   std::size_t pool_initial_bytes = 64U << 20;
-  std::optional<std::string> shm_name;  // nullopt: a name of our own; "": private memory, copy mode only
+  std::optional<std::string>
+      shm_name;  // nullopt: a name of our own; "": private memory, copy mode only
 
   // Eviction and lifetimes.
   std::string eviction_policy = "LRU";
@@ -58,22 +61,25 @@ struct Config {
 // What main() does with the command line.
 struct Outcome {
   enum class Action { kServe, kExit } action = Action::kExit;
-  Config config;       // for kServe
-  int exit_code = 0;   // for kExit: 0 help or version, 2 usage, 1 validation
-  std::string text;    // for kExit: what to print; to stdout when exit_code is 0, else to stderr
-  std::vector<std::string> notices;  // for kServe: lines worth logging (a default that was computed, an environment variable ignored)
+  Config config;      // for kServe
+  int exit_code = 0;  // for kExit: 0 help or version, 2 usage, 1 validation
+  std::string text;   // for kExit: what to print; to stdout when exit_code is 0, else to stderr
+  std::vector<std::string> notices;  // for kServe: lines worth logging (a default that was
+                                     // computed, an environment variable ignored)
 };
 
 // What the machine has; separate so that tests give their own.
 struct Machine {
-  std::size_t memory_bytes;      // of the machine or of the cgroup, whichever is less
-  std::size_t shm_free_bytes;    // of /dev/shm
+  std::size_t memory_bytes;    // of the machine or of the cgroup, whichever is less
+  std::size_t shm_free_bytes;  // of /dev/shm
   static Machine read();
 };
 
 using Environment = const char* (*)(const char* name);  // std::getenv in main(), a table in tests
 
 // arguments: argv without the program's name.
-Outcome parse_command_line(const std::vector<std::string>& arguments, const Machine& machine, Environment environment);
+Outcome parse_command_line(const std::vector<std::string>& arguments,
+                           const Machine& machine,
+                           Environment environment);
 
 }  // namespace larder::config

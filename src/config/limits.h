@@ -7,10 +7,12 @@
 
 namespace larder::config {
 
-// Requests of one connection waiting for a worker. A vLLM worker has a handful in flight; a test pipelines 10,000.
+// Requests of one connection waiting for a worker. A vLLM worker has a handful in flight; a test
+// pipelines 10,000.
 inline constexpr std::size_t kRequestsWaitingPerConnectionMax = 16384;
 
-// Bytes of one connection's waiting requests: many million-token keys (5 MB each), or one payload as large as the pool.
+// Bytes of one connection's waiting requests: many million-token keys (5 MB each), or one payload
+// as large as the pool.
 inline constexpr std::size_t kRequestBytesWaitingPerConnectionMin = 256U << 20;
 
 // Bytes of replies a peer has not read yet; beyond, its replies are dropped and counted.
@@ -40,16 +42,20 @@ inline constexpr std::size_t kInstancesMax = 65536;
 // Sessions (lookups not yet ended); the oldest is ended when a peer floods us with more.
 inline constexpr std::size_t kSessionsMax = 65536;
 
-// A slot whose client said it is done (UNREGISTER) may still be written for a moment by its copy threads.
+// A slot whose client said it is done (UNREGISTER) may still be written for a moment by its copy
+// threads.
 inline constexpr std::chrono::seconds kQuarantineAfterUnregister{1};
 
-// A slot whose client fell silent may be written when it wakes up; kept until its connection is gone, at most this long.
+// A slot whose client fell silent may be written when it wakes up; kept until its connection is
+// gone, at most this long.
 inline constexpr std::chrono::minutes kQuarantineAfterSilence{10};
 
-// A client that registers again may have copies of before still running; its old slots rest this long.
+// A client that registers again may have copies of before still running; its old slots rest this
+// long.
 inline constexpr std::chrono::seconds kQuarantineAfterRestart{30};
 
-// After a connection is gone, how long its instance may take to show up on a new one before its transfers are dropped.
+// After a connection is gone, how long its instance may take to show up on a new one before its
+// transfers are dropped.
 inline constexpr std::chrono::seconds kReconnectGrace{30};
 
 // The reply of the request loop to the health probe.
