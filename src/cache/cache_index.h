@@ -1,0 +1,160 @@
+// cache_index.h - L1: which chunks are stored, and who may touch them.
+//
+// An object is absent, reserved (a WriteLease; invisible) or resident. Only a commit makes it
+// resident, so nobody ever reads bytes whose writer did not finish. Any number of writers may
+// reserve the same key; the first commit wins. A resident object with pins is neither evicted nor
+// reused; clear() hides it at once and its last pin frees it.
+//
+// Room is made on demand: reserve() evicts by bytes what the policy gives up until the request
+// fits, never for one that cannot fit anyway, and never the request's own prefix, of whichever
+// rank. Lookups count a chunk only when every rank (and every layout asked for) has it, and pin no
+// chunk beyond the answer.
+//
+// Thread-safe: one mutex, held for microseconds per chunk and never during allocation, copies or
+// I/O. Statistics are atomics.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "cache/eviction_policy.h"
+#include "cache/key_space.h"
+#include "cache/leases.h"
+#include "cache/object.h"
+#include "keys/object_key.h"
+#include "metrics/metrics.h"
+#include "pool/pool.h"
+
+namespace larder::cache {
+
+struct CacheStats {
+  std::uint64_t resident_objects;
+  std::uint64_t pinned_objects;    // with at least one pin, cleared ones included
+  std::uint64_t reserved_objects;  // in write leases
+  std::uint64_t evictable_bytes;   // resident and unpinned, rounded to the pool's alignment
+};
+
+struct PrefixLookup {
+  std::size_t chunks = 0;  // leading chunks that every rank and layout has
+  ReadLease lease;         // chunks * ranks * spaces pins, ordered [space][chunk][rank]
+};
+
+struct StoreRange {
+  std::span<const keys::ChunkHash> hashes;  // of the prompt from its first chunk to the range's end
+  std::size_t first_chunk = 0;              // of the range
+  std::uint32_t kv_rank = 0;
+};
+
+// One stored prompt's objects by salt: all objects of a KeySpace.
+struct Shelf {
+  std::unordered_map<keys::ObjectId, std::unique_ptr<Object>, keys::ObjectIdHash> objects;
+  const KeySpace* space = nullptr;  // the key under which this shelf is kept
+  metrics::Counter* written = nullptr;
+  metrics::Counter* evicted = nullptr;
+};
+
+class CacheIndex {
+ public:
+  CacheIndex(pool::Pool& pool, std::unique_ptr<EvictionPolicy> policy, metrics::Registry& metrics);
+  CacheIndex(const CacheIndex&) = delete;
+  CacheIndex& operator=(const CacheIndex&) = delete;
+  ~CacheIndex();  // REQUIRES: no lease is left
+
+  // The leading chunks of `hashes` that all of kv_ranks hold in all of spaces. Counts as a use of
+  // them.
+  PrefixLookup acquire_prefix(std::span<const KeySpace> spaces,
+                              std::span<const keys::ChunkHash> hashes,
+                              std::span<const std::uint32_t> kv_ranks);
+
+  // All objects of the range, or kNotFound and no pin. Counts as a use of the prompt up to the
+  // range's end.
+  Result<ReadLease> acquire(const KeySpace& space, const StoreRange& range);
+
+  // One more pin on what another lease holds at these positions. REQUIRES: lease.holds() each of
+  // them.
+  ReadLease share(const ReadLease& lease, std::span<const std::size_t> positions);
+
+  // Memory for the chunks of the range that are neither resident nor skipped, as many of them from
+  // the front as fit. An empty lease when there is nothing to store. kTooLarge when one object can
+  // never fit; kNoSpace when not even one fits now. `skip` is asked without the index's mutex.
+  Result<WriteLease> reserve(const KeySpace& space,
+                             const StoreRange& range,
+                             const std::function<bool(const keys::ObjectId&)>& skip);
+
+  // Counts as a use of these chunks, where they are resident.
+  void touch(std::span<const KeySpace> spaces,
+             std::span<const keys::ChunkHash> hashes,
+             std::span<const std::uint32_t> kv_ranks);
+
+  // Drops every object; pinned ones vanish from the index and are freed by their last pin.
+  // Reservations of before will not commit.
+  void clear();
+
+  // Evicts until at most `used_bytes` of the pool are in use, at most `objects_max` objects per
+  // call. Returns how many went.
+  std::size_t evict_down_to(std::size_t used_bytes, std::size_t objects_max);
+
+  CacheStats stats() const;
+
+ private:
+  friend class ReadLease;
+  friend class WriteLease;
+
+  using Shelves = std::unordered_map<KeySpace, Shelf, KeySpaceHash>;
+  using Dropped = std::vector<std::unique_ptr<Object>>;  // destroyed outside the mutex: their slots
+                                                         // go back to the pool
+
+  void release(std::span<Object* const> objects);
+  bool publish(WriteLease& lease);
+  void forget(WriteLease& lease);
+
+  Shelf* find_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
+  Shelf& make_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
+  void pin(Object& object) LARDER_REQUIRES(mutex_);
+  void unpin(Object& object, Dropped& dropped) LARDER_REQUIRES(mutex_);
+  // From the last chunk to the first, each in all shelves and ranks before the next.
+  void touch_prefix(std::span<Shelf* const> shelves,
+                    std::span<const keys::ChunkHash> hashes,
+                    std::span<const std::uint32_t> kv_ranks) LARDER_REQUIRES(mutex_);
+  std::unique_ptr<Object> evict(Object& victim) LARDER_REQUIRES(mutex_);
+  Dropped evict_bytes(std::size_t bytes);
+  Result<pool::Slot> take_evicting(std::size_t bytes);
+
+  // Pins of one reservation: whose room it must not take.
+  struct Kept {
+    ReadLease pins;
+    std::size_t chunks = 0;  // of the other ranks so far
+    bool own = false;
+  };
+
+  // Pins what is resident of the range's prompt: all of its own rank, and of the other ranks the
+  // first `chunks`. A chunk is found only if every rank has it, so storing one at the cost of
+  // another rank's same or earlier one gains nothing.
+  void keep_prefix(const KeySpace& space, const StoreRange& range, std::size_t chunks, Kept& kept);
+
+  pool::Pool& pool_;
+  mutable Mutex mutex_;
+  const std::unique_ptr<EvictionPolicy> policy_ LARDER_PT_GUARDED_BY(mutex_);
+  Shelves shelves_ LARDER_GUARDED_BY(mutex_);
+  std::unordered_map<Object*, std::unique_ptr<Object>> detached_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t clear_count_ LARDER_GUARDED_BY(mutex_) = 0;
+
+  std::atomic<std::uint64_t> resident_objects_{0};
+  std::atomic<std::uint64_t> pinned_objects_{0};
+  std::atomic<std::uint64_t> reserved_objects_{0};
+  std::atomic<std::uint64_t> evictable_bytes_{0};
+
+  metrics::CounterFamily& written_chunks_;
+  metrics::CounterFamily& evicted_chunks_;
+};
+
+}  // namespace larder::cache
