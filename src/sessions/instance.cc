@@ -1,0 +1,146 @@
+#include "sessions/instance.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace larder::sessions {
+namespace {
+
+// The transfer that a COMMIT ends: of the same request if there is one, else the oldest of the key.
+template <typename Transfers>
+auto find_transfer(Transfers& transfers, const TransferKey& key, const std::string& request_id) {
+  auto oldest = transfers.end();
+  for (auto transfer = transfers.begin(); transfer != transfers.end(); ++transfer) {
+    if (!(transfer->key == key)) {
+      continue;
+    }
+    if (transfer->request_id == request_id) {
+      return transfer;
+    }
+    if (oldest == transfers.end()) {
+      oldest = transfer;
+    }
+  }
+  return oldest;
+}
+
+void hand_over(cache::WriteLease& lease, Quarantine::Held& held) {
+  std::vector<pool::Slot> slots = lease.abandon();
+  std::move(slots.begin(), slots.end(), std::back_inserter(held.slots));
+}
+
+}  // namespace
+
+Instance::Instance(InstanceId instance_id,
+                   Registration what,
+                   ConnectionId connection,
+                   TimePoint now)
+    : id(instance_id),
+      registration(std::move(what)),
+      last_seen_(now.time_since_epoch().count()),
+      connection_(static_cast<std::uint64_t>(connection)) {}
+
+void Instance::seen(ConnectionId connection, TimePoint now) {
+  last_seen_.store(now.time_since_epoch().count());
+  connection_.store(static_cast<std::uint64_t>(connection));
+}
+
+bool Instance::open_store(const TransferKey& key,
+                          const std::string& request_id,
+                          cache::WriteLease lease,
+                          TimePoint now) {
+  const MutexLock lock(mutex_);
+  if (closed_ || stores_.size() + retrieves_.size() >= kTransfersMax) {
+    return false;
+  }
+  stores_.push_back(OpenStore{key, request_id, std::move(lease), now});
+  return true;
+}
+
+bool Instance::open_retrieve(const TransferKey& key,
+                             const std::string& request_id,
+                             cache::ReadLease lease) {
+  const MutexLock lock(mutex_);
+  if (closed_ || stores_.size() + retrieves_.size() >= kTransfersMax) {
+    return false;
+  }
+  retrieves_.push_back(OpenRetrieve{key, request_id, std::move(lease)});
+  return true;
+}
+
+std::optional<cache::WriteLease> Instance::close_store(const TransferKey& key,
+                                                       const std::string& request_id) {
+  const MutexLock lock(mutex_);
+  const auto found = find_transfer(stores_, key, request_id);
+  if (found == stores_.end()) {
+    return std::nullopt;
+  }
+  cache::WriteLease lease = std::move(found->lease);
+  stores_.erase(found);
+  return lease;
+}
+
+std::optional<cache::ReadLease> Instance::close_retrieve(const TransferKey& key,
+                                                         const std::string& request_id) {
+  const MutexLock lock(mutex_);
+  const auto found = find_transfer(retrieves_, key, request_id);
+  if (found == retrieves_.end()) {
+    return std::nullopt;
+  }
+  cache::ReadLease lease = std::move(found->lease);
+  retrieves_.erase(found);
+  return lease;
+}
+
+bool Instance::is_storing(const cache::KeySpace& space, const keys::ObjectId& object) const {
+  const MutexLock lock(mutex_);
+  return std::any_of(stores_.begin(), stores_.end(), [&](const OpenStore& store) {
+    if (store.key.model_name != space.model_name || store.key.cache_salt != space.cache_salt) {
+      return false;
+    }
+    for (std::size_t i = 0; i < store.lease.size(); ++i) {
+      if (store.lease.id(i) == object) {
+        return true;
+      }
+    }
+    return false;
+  });
+}
+
+Quarantine::Held Instance::expire_stores(TimePoint now, Duration age) {
+  Quarantine::Held held;
+  const MutexLock lock(mutex_);
+  for (OpenStore& store : stores_) {
+    if (now - store.since > age) {
+      hand_over(store.lease, held);
+    }
+  }
+  std::erase_if(stores_, [now, age](const OpenStore& store) { return now - store.since > age; });
+  return held;
+}
+
+Quarantine::Held Instance::close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  return take_all();
+}
+
+Quarantine::Held Instance::drop_transfers() {
+  const MutexLock lock(mutex_);
+  return take_all();
+}
+
+Quarantine::Held Instance::take_all() {
+  Quarantine::Held held;
+  for (OpenStore& store : stores_) {
+    hand_over(store.lease, held);
+  }
+  for (OpenRetrieve& retrieve : retrieves_) {
+    held.lease.absorb(std::move(retrieve.lease));
+  }
+  stores_.clear();
+  retrieves_.clear();
+  return held;
+}
+
+}  // namespace larder::sessions
