@@ -141,8 +141,8 @@ Json describe(const BlockAllocationRequest& request) {
   return Json::array({request.instance_id, request.model_name, request.record_count});
 }
 
-template <PayloadKind... kinds>
-Json describe(const Shape<kinds...>&) {
+template <PayloadKind... kKinds>
+Json describe(const Shape<kKinds...>&) {
   return "shape";
 }
 

@@ -34,11 +34,11 @@ enum class PayloadKind : std::uint8_t {
 Result<void> check_shape(Frames frames, std::span<const PayloadKind> kinds, Release release);
 
 // A request type for the operation table: decodes to nothing but the fact that it has this shape.
-template <PayloadKind... kinds>
+template <PayloadKind... kKinds>
 struct Shape {
   static Result<Shape> decode(Frames frames, Release release) {
-    constexpr std::array<PayloadKind, sizeof...(kinds)> kKinds{kinds...};
-    const Result<void> checked = check_shape(frames, kKinds, release);
+    constexpr std::array<PayloadKind, sizeof...(kKinds)> kAll{kKinds...};
+    const Result<void> checked = check_shape(frames, kAll, release);
     return checked ? Result<Shape>(Shape{}) : checked.error();
   }
 };

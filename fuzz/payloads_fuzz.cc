@@ -1,0 +1,48 @@
+// Any bytes as a request: the first two choose the operation and the release, the rest is cut into
+// payload frames. Every decoder must return, and every refusal must encode.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "handlers/operations.h"
+#include "protocol/release.h"
+
+namespace {
+
+using larder::protocol::Frame;
+
+// Each frame is one length byte (two for 255 and more) and that many bytes, as far as the input
+// goes.
+std::vector<Frame> cut(std::span<const std::byte> input) {
+  std::vector<Frame> frames;
+  while (!input.empty() && frames.size() < 12) {
+    std::size_t length = std::to_integer<std::size_t>(input[0]);
+    input = input.subspan(1);
+    if (length == 0xFF && !input.empty()) {
+      length += std::to_integer<std::size_t>(input[0]);
+      input = input.subspan(1);
+    }
+    length = std::min(length, input.size());
+    frames.push_back(input.first(length));
+    input = input.subspan(length);
+  }
+  return frames;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  if (size < 2) {
+    return 0;
+  }
+  const auto operations = larder::handlers::operations();
+  const auto& operation = operations[bytes[0] % operations.size()];
+  const auto release =
+      static_cast<larder::protocol::Release>(bytes[1] % larder::protocol::kReleaseCount);
+  const std::vector<Frame> frames = cut(std::as_bytes(std::span(bytes, size)).subspan(2));
+  static_cast<void>(operation.decodes(frames, release));
+  const larder::protocol::EncodedReply reply = operation.refusal(frames, release);
+  LARDER_CHECK(reply.has_value == !reply.value.empty());
+  return 0;
+}

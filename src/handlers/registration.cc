@@ -1,0 +1,171 @@
+#include "handlers/handlers.h"
+#include "keys/object_key.h"
+#include "tensors/layout.h"
+
+namespace larder::handlers {
+namespace {
+
+// Below this many chunks the pool holds hardly one prompt.
+constexpr std::size_t kFewChunks = 8;
+
+Result<tensors::Layout> layout_of(const Services& services,
+                                  const protocol::RegisterEngineDrivenRequest& request) {
+  const std::optional<tensors::Dtype> dtype = tensors::dtype_from_name(request.dtype_name);
+  if (!dtype.has_value()) {
+    return Error{Code::kInvalid,
+                 "dtype '" + request.dtype_name + "' is not one a KV cache can have"};
+  }
+  const std::int64_t slots = request.num_physical_slots.value_or(services.settings.chunk_tokens);
+  tensors::Layout layout{*dtype, {request.num_layers, slots, request.hidden_dim_size}};
+  if (!request.use_mla) {
+    layout.shape.insert(layout.shape.begin(), 2);  // plane 0 is K, plane 1 is V
+  }
+  if (const Result<std::size_t> bytes = tensors::bytes_of(layout); !bytes) {
+    return bytes.error();
+  }
+  return layout;
+}
+
+Result<sessions::Registration> registration_of(
+    const Services& services, const protocol::RegisterEngineDrivenRequest& request) {
+  if (request.world_size < 1 || request.world_size > keys::kWorldSizeMax) {
+    return Error{
+        Code::kInvalid,
+        fmt::format("world_size {} is not in 1..{}", request.world_size, keys::kWorldSizeMax)};
+  }
+  if (request.block_size < 1) {
+    return Error{Code::kInvalid, fmt::format("block_size {} is not positive", request.block_size)};
+  }
+  if (request.model_name.find('@') != std::string::npos) {
+    return Error{Code::kInvalid, "model_name contains '@'"};
+  }
+  Result<tensors::Layout> layout = layout_of(services, request);
+  if (!layout) {
+    return layout.error();
+  }
+  return sessions::Registration{request.model_name,
+                                static_cast<std::uint32_t>(request.world_size),
+                                request.block_size,
+                                request.use_mla,
+                                std::move(*layout)};
+}
+
+void report_registration(const Services& services,
+                         std::uint64_t id,
+                         const sessions::Registration& registration) {
+  const std::size_t bytes = *tensors::bytes_of(registration.layout);
+  const std::size_t chunks = services.pool.usage().configured_bytes / services.pool.rounded(bytes);
+  log::info(
+      "Registered non-GPU context for instance {} (model={}, world_size={}): objects of {} bytes "
+      "{}; "
+      "the pool holds {} chunks, {} tokens",
+      id,
+      registration.model_name,
+      registration.world_size,
+      bytes,
+      tensors::to_string(registration.layout),
+      chunks,
+      chunks * services.settings.chunk_tokens);
+  if (chunks < kFewChunks) {
+    log::warning("the pool holds only {} chunks of instance {}; set a larger one with --l1-size-gb",
+                 chunks,
+                 id);
+  }
+}
+
+void remember_refused(Services& services,
+                      const Caller& caller,
+                      std::uint64_t instance_id,
+                      const std::string& model_name,
+                      std::int64_t world_size) {
+  services.instances.add_refused(
+      sessions::InstanceId{instance_id}, model_name, world_size, caller.connection);
+  log::warning(
+      "instance {} (model {}) wants the server to read its device memory, which this server does "
+      "not do: it runs "
+      "without cache; set LMCACHE_MP_TRANSFER_MODE=engine_driven in the engine's environment",
+      instance_id,
+      model_name);
+}
+
+}  // namespace
+
+Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
+    Services& services,
+    const Caller& caller,
+    const protocol::RegisterEngineDrivenRequest& request) {
+  if (!services.settings.serves_engine_driven) {
+    return Error{Code::kUnsupported, "--supported-transfer-mode excludes engine-driven transfers"};
+  }
+  Result<sessions::Registration> registration = registration_of(services, request);
+  if (!registration) {
+    log::warning("registration of instance {} refused: {}",
+                 request.instance_id,
+                 registration.error().detail);
+    return registration.error();
+  }
+  using Registered = sessions::Instances::Registered;
+  const sessions::InstanceId id{request.instance_id};
+  switch (services.instances.add(id, *registration, caller.connection)) {
+    case Registered::kTooMany:
+      return Error{Code::kTooLarge, "too many registered instances"};
+    case Registered::kReplaced:
+      log::warning(
+          "instance {} registered again with other parameters; what it had open is dropped",
+          request.instance_id);
+      report_registration(services, request.instance_id, *registration);
+      break;
+    case Registered::kNew:
+      report_registration(services, request.instance_id, *registration);
+      break;
+    case Registered::kAgain:
+      log::info("instance {} registered again", request.instance_id);
+      break;
+  }
+  protocol::RegisterEngineDrivenResponse response;
+  response.shm_name = services.pool.shm_name();
+  response.pool_bytes = response.shm_name.empty() ? 0 : services.pool.usage().configured_bytes;
+  return response;
+}
+
+Result<None> on_unregister_engine_driven(Services& services,
+                                         const Caller&,
+                                         const protocol::InstanceRequest& request) {
+  if (services.instances.remove(sessions::InstanceId{request.instance_id})) {
+    log::info("Unregistered non-GPU context for instance {}", request.instance_id);
+  } else {
+    log::debug("UNREGISTER of instance {}, which is not registered", request.instance_id);
+  }
+  return None{};
+}
+
+Result<None> on_register_kv_cache(Services& services,
+                                  const Caller& caller,
+                                  const protocol::RegisterKvCacheRequest& request) {
+  remember_refused(services, caller, request.instance_id, request.model_name, request.world_size);
+  return None{};
+}
+
+// The engine takes the empty answer for a registration, so it must not be promised anything either.
+void after_refused_register(Services& services, const Caller& caller, protocol::Frames frames) {
+  if (frames.size() < 4) {
+    return;
+  }
+  const Result<std::uint64_t> instance_id = protocol::whole_id(frames[0], protocol::Release::k050);
+  const Result<std::string_view> model_name = protocol::whole_string(frames[2]);
+  const Result<std::int64_t> world_size = protocol::whole_int(frames[3], protocol::Release::k050);
+  if (instance_id && model_name && world_size) {
+    remember_refused(services, caller, *instance_id, std::string(*model_name), *world_size);
+  }
+}
+
+Result<None> on_unregister_kv_cache(Services& services,
+                                    const Caller&,
+                                    const protocol::InstanceRequest& request) {
+  if (!services.instances.remove_refused(sessions::InstanceId{request.instance_id})) {
+    log::debug("UNREGISTER of instance {}, which is not registered", request.instance_id);
+  }
+  return None{};
+}
+
+}  // namespace larder::handlers

@@ -1,0 +1,112 @@
+#include <memory>
+#include <numeric>
+
+#include "handlers/handlers.h"
+#include "handlers/transfer.h"
+#include "tensors/tensor_pickle.h"
+
+namespace larder::handlers {
+namespace {
+
+using sessions::ClientKind;
+
+// A msgpack binary counts its bytes in 32 bits.
+constexpr std::size_t kPayloadBytesMax = 0xFFFFFFFF;
+
+Result<cache::ReadLease> pin(Services& services,
+                             const Transfer& transfer,
+                             const std::string& request_id) {
+  const sessions::Reading reading{
+      transfer.space, transfer.objects.kv_rank, transfer.objects.hashes, transfer.range.begin};
+  if (std::optional<cache::ReadLease> promised = services.sessions.take(request_id, reading)) {
+    return std::move(*promised);
+  }
+  return services.index.acquire(transfer.space, transfer.objects);
+}
+
+// The pickle is written when the reply is encoded; until then it holds pins of its own, as the
+// transfer's may end.
+protocol::LargePayload payload_of(Services& services,
+                                  const Transfer& transfer,
+                                  const cache::ReadLease& lease) {
+  std::vector<std::size_t> all(lease.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  auto pins = std::make_shared<const cache::ReadLease>(services.index.share(lease, all));
+  const std::size_t bytes = tensors::tensor_list_bytes(transfer.space.layout, lease.size());
+  services.metrics.copy_mode_bytes_out.add(bytes);
+  return {bytes, [pins, layout = transfer.space.layout](codec::Bytes& to) {
+            std::vector<std::span<const std::byte>> objects;
+            objects.reserve(pins->size());
+            for (std::size_t i = 0; i < pins->size(); ++i) {
+              objects.push_back(pins->bytes(i));
+            }
+            tensors::write_tensor_list(layout, objects, to);
+          }};
+}
+
+}  // namespace
+
+// Slots for a client that maps the pool, bytes for one that does not, both while we cannot tell (a
+// reader that never stored anything): each takes what it understands. The pins live until
+// COMMIT_RETRIEVE, which every client sends.
+Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(
+    Services& services, const Caller& caller, const protocol::TransferRequest& request) {
+  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  if (!transfer) {
+    return transfer.error();
+  }
+  protocol::PrepareRetrieveResponse response;
+  if (transfer->range.count() == 0) {
+    return response;
+  }
+  Result<cache::ReadLease> lease = pin(services, *transfer, request.key.request_id);
+  if (!lease) {
+    services.metrics.read_failed(transfer->space.model_name, transfer->range.count());
+    log::debug("retrieve {}: {}", request.key.request_id, lease.error().detail);
+    return response;
+  }
+  const ClientKind kind =
+      services.pool.shm_name().empty() ? ClientKind::kCopy : transfer->instance->kind();
+  const bool fits =
+      tensors::tensor_list_bytes(transfer->space.layout, lease->size()) <= kPayloadBytesMax;
+  if (kind == ClientKind::kCopy && !fits) {
+    return Error{Code::kTooLarge, "the range is larger than a message can be"};
+  }
+  if (kind != ClientKind::kSharedMemory && fits) {
+    response.payload = payload_of(services, *transfer, *lease);
+  }
+  if (kind != ClientKind::kCopy) {
+    response.slots.emplace();
+    for (std::size_t i = 0; i < lease->size(); ++i) {
+      response.slots->push_back(describe_slot(*transfer, lease->offset(i)));
+    }
+    if (!transfer->instance->open_retrieve(
+            transfer->key, request.key.request_id, std::move(*lease))) {
+      return Error{Code::kNotFound,
+                   "the instance was unregistered meanwhile, or has too many open transfers"};
+    }
+  }
+  if (kind == ClientKind::kUnknown) {
+    services.metrics.sent_both_forms.add();
+  }
+  response.success = true;
+  services.metrics.chunks_loaded(transfer->worker,
+                                 transfer->space.model_name,
+                                 transfer->space.cache_salt,
+                                 transfer->range.count());
+  return response;
+}
+
+Result<bool> on_commit_retrieve(Services& services,
+                                const Caller& caller,
+                                const protocol::TransferRequest& request) {
+  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  if (!transfer) {
+    return transfer.error();
+  }
+  const std::optional<cache::ReadLease> ended =
+      transfer->instance->close_retrieve(transfer->key, request.key.request_id);
+  return true;
+}
+
+}  // namespace larder::handlers

@@ -1,0 +1,42 @@
+// services.h - what handlers work with. Owned by app/, built before the transport and destroyed
+// after it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cache/cache_index.h"
+#include "handlers/request_metrics.h"
+#include "pool/pool.h"
+#include "sessions/ids.h"
+#include "sessions/instances.h"
+#include "sessions/prompt_hashes.h"
+#include "sessions/sessions.h"
+
+namespace larder::handlers {
+
+// What an operator set that handlers need to know.
+struct Settings {
+  std::uint32_t chunk_tokens = 256;
+  bool serves_engine_driven = true;  // --supported-transfer-mode
+};
+
+struct Services {
+  const Settings& settings;
+  const Clock& clock;
+  pool::Pool& pool;
+  cache::CacheIndex& index;
+  sessions::Instances& instances;
+  sessions::Sessions& sessions;
+  sessions::PromptHashes& prompts;
+  RequestMetrics& metrics;
+};
+
+// Who sent the request.
+struct Caller {
+  sessions::ConnectionId connection{};
+};
+
+}  // namespace larder::handlers

@@ -1,0 +1,36 @@
+// transfer.h - what the four transfer requests have in common: from the key on the wire to objects.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cache/cache_index.h"
+#include "handlers/services.h"
+#include "protocol/key.h"
+#include "protocol/responses.h"
+#include "sessions/instance.h"
+#include "sessions/prompt_hashes.h"
+
+namespace larder::handlers {
+
+struct Transfer {
+  std::shared_ptr<sessions::Instance> instance;
+  sessions::PromptView prompt;  // keeps the hashes of `objects`
+  cache::KeySpace space;
+  cache::StoreRange objects;
+  keys::ChunkRange range;  // in chunks of the prompt; empty ranges are valid
+  sessions::TransferKey key;
+  std::uint32_t worker = 0;
+};
+
+// kNotFound: the instance is not registered (with this server process). kInvalid: no worker, a
+// world or worker out of range, a range that is not in whole chunks of the tokens, tokens that
+// cannot be hashed, '@' in the model's name.
+Result<Transfer> resolve_transfer(Services& services,
+                                  const Caller& caller,
+                                  const protocol::Key& key,
+                                  std::uint64_t instance_id);
+
+protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset);
+
+}  // namespace larder::handlers
