@@ -1,0 +1,239 @@
+#include "app/server.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "app/status.h"
+#include "base/log.h"
+#include "cache/eviction_policy.h"
+#include "config/limits.h"
+#include "config/version.h"
+#include "handlers/handlers.h"
+
+namespace larder::app {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitPortBusy = 3;
+
+Duration seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
+std::size_t processors() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return 1;
+  }
+  return static_cast<std::size_t>(std::max(1, CPU_COUNT(&allowed)));
+}
+
+pool::PoolConfig pool_config(const config::Config& config) {
+  pool::PoolConfig pool;
+  pool.bytes = config.pool_bytes;
+  pool.align_bytes = config.pool_align_bytes;
+  pool.initial_bytes = config.pool_initial_bytes;
+  pool.shm_name_given = config.shm_name.has_value();
+  pool.shm_name = config.shm_name.value_or("");
+  pool.private_memory = config.shm_name.has_value() && config.shm_name->empty();
+  return pool;
+}
+
+sessions::InstanceLimits instance_limits(const config::Config& config) {
+  return {
+      .reap_timeout = seconds(config.reap_timeout_seconds),
+      .registration_grace = seconds(config.registration_grace_seconds),
+      .write_ttl = std::chrono::seconds(config.write_ttl_seconds),
+      .reconnect_grace = config::kReconnectGrace,
+      .quarantine_done = config::kQuarantineAfterUnregister,
+      .quarantine_restart = config::kQuarantineAfterRestart,
+      .quarantine_silence = config::kQuarantineAfterSilence,
+      .instances_max = config::kInstancesMax,
+      .told_max = config::kToldInstancesMax,
+  };
+}
+
+sessions::SessionLimits session_limits(const config::Config& config) {
+  return {
+      std::chrono::seconds(config.read_ttl_seconds), config::kReconnectGrace, config::kSessionsMax};
+}
+
+// Often enough to reap on time, seldom enough to cost nothing.
+Duration maintenance_tick(const config::Config& config) {
+  constexpr Duration kShortest = std::chrono::milliseconds(250);
+  constexpr Duration kLongest = std::chrono::seconds(1);
+  const Duration quarter = seconds(config.reap_timeout_seconds / 4);
+  return quarter == Duration::zero() ? kLongest : std::clamp(quarter, kShortest, kLongest);
+}
+
+MaintenancePlan maintenance_plan(const config::Config& config) {
+  return {maintenance_tick(config),
+          config.eviction_watermark,
+          config.eviction_ratio,
+          config::kPromptHashIdle};
+}
+
+std::size_t workers_of(const std::optional<std::uint32_t>& given, std::size_t own_choice) {
+  return given.has_value() ? *given : own_choice;
+}
+
+transport::ServerConfig transport_config(const config::Config& config) {
+  const std::size_t half_the_cores = processors() / 2;
+  transport::ServerConfig transport;
+  transport.host = config.host;
+  transport.port = config.port;
+  transport.lookup_workers =
+      workers_of(config.lookup_workers, std::clamp<std::size_t>(half_the_cores, 2, 8));
+  transport.transfer_workers =
+      workers_of(config.transfer_workers, std::clamp<std::size_t>(half_the_cores, 2, 16));
+  // A payload larger than the pool cannot be stored; the slack is for its pickle's headers.
+  transport.frame_bytes_max =
+      std::max(config::kFrameBytesMin, config.pool_bytes + config.pool_bytes / 8);
+  transport.frames_max = config::kFramesMax;
+  transport.requests_waiting_max = config::kRequestsWaitingPerConnectionMax;
+  transport.request_bytes_waiting_max =
+      std::max(config::kRequestBytesWaitingPerConnectionMin, transport.frame_bytes_max);
+  transport.reply_bytes_max =
+      std::max(config::kReplyBytesPerConnectionMin, transport.frame_bytes_max);
+  return transport;
+}
+
+int exit_code_of(const Error& error) {
+  return error.code == Code::kBusy ? kExitPortBusy : kExitFailure;
+}
+
+}  // namespace
+
+std::unique_ptr<Server> Server::start(const config::Config& config, StartFailure& failure) {
+  Result<std::unique_ptr<pool::Pool>> pool = pool::Pool::create(pool_config(config));
+  if (!pool) {
+    failure = {kExitFailure, pool.error().detail};
+    return nullptr;
+  }
+  std::unique_ptr<Server> server(
+      new Server(config, std::move(*pool)));  // NOLINT: the constructor is private
+  if (!server->open_ports(failure)) {
+    return nullptr;
+  }
+  server->register_gauges();
+  server->maintenance_.start();
+  server->transport_->start();
+  server->report_start();
+  return server;
+}
+
+Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
+    : config_(config),
+      settings_{config.chunk_tokens, config.transfer_mode != config::TransferMode::kLmcacheDriven},
+      pool_(std::move(pool)),
+      index_(*pool_, cache::make_eviction_policy(config.eviction_policy), metrics_),
+      quarantine_(clock_),
+      instances_(instance_limits(config), quarantine_, clock_),
+      sessions_(index_, session_limits(config), clock_),
+      prompts_(config.chunk_tokens, config::kPromptHashTokensMax, clock_),
+      request_metrics_(metrics_, clock_),
+      services_{
+          settings_, clock_, *pool_, index_, instances_, sessions_, prompts_, request_metrics_},
+      dispatch_(services_),
+      maintenance_(maintenance_plan(config),
+                   {*pool_, index_, quarantine_, instances_, sessions_, prompts_},
+                   clock_,
+                   metrics_) {}
+
+Server::~Server() {
+  http_.reset();
+  if (transport_ != nullptr) {
+    transport_->stop();
+  }
+}
+
+bool Server::open_ports(StartFailure& failure) {
+  Result<std::unique_ptr<transport::Server>> transport =
+      transport::Server::create(transport_config(config_), dispatch_, metrics_);
+  if (!transport) {
+    failure = {exit_code_of(transport.error()), transport.error().detail};
+    return false;
+  }
+  transport_ = std::move(*transport);
+  admin::AdminActions actions;
+  actions.health = [this] { return health(); };
+  actions.status_json = [this] { return status_json(); };
+  actions.clear_l1 = [this] {
+    handlers::clear_cache(services_);
+    log::info("Cache cleared via HTTP API");
+  };
+  Result<std::unique_ptr<admin::HttpServer>> http =
+      admin::HttpServer::start({config_.http_host, config_.http_port, config_.prometheus_port},
+                               std::move(actions),
+                               metrics_);
+  if (!http) {
+    failure = {exit_code_of(http.error()), http.error().detail};
+    return false;
+  }
+  http_ = std::move(*http);
+  return true;
+}
+
+void Server::register_gauges() {
+  metrics_.gauge("lmcache_mp_l1_memory_usage_bytes", "Bytes of the pool in use", [this] {
+    return static_cast<double>(pool_->usage().used_bytes);
+  });
+  metrics_.gauge("lmcache_mp_l1_usage_ratio", "Share of the pool in use, 0 to 1", [this] {
+    const pool::PoolUsage usage = pool_->usage();
+    return static_cast<double>(usage.used_bytes) / static_cast<double>(usage.configured_bytes);
+  });
+  metrics_.gauge("lmcache_mp_active_prefetch_jobs",
+                 "Lookups whose answer was not asked for yet",
+                 [this] { return static_cast<double>(sessions_.unanswered_count()); });
+  metrics_.gauge("larder_pool_capacity_bytes",
+                 "Bytes of the pool that are backed by memory",
+                 [this] { return static_cast<double>(pool_->usage().capacity_bytes); });
+  metrics_.gauge("larder_quarantined_objects",
+                 "Slots that rest because their client may still touch them",
+                 [this] { return static_cast<double>(quarantine_.slot_count()); });
+}
+
+void Server::report_start() const {
+  const double gib = static_cast<double>(config_.pool_bytes) / (1024.0 * 1024.0 * 1024.0);
+  log::info("larder {}: chunk size {} tokens, eviction policy {}",
+            config::kVersion,
+            config_.chunk_tokens,
+            config_.eviction_policy);
+  if (pool_->shm_name().empty()) {
+    log::info("pool of {:.2f} GiB in private memory (copy mode only)", gib);
+  } else {
+    log::info("pool of {:.2f} GiB in shared memory {}", gib, pool_->shm_name());
+  }
+  log::info("Starting LMCache HTTP server on http://{}:{}", config_.http_host, http_->port());
+  log::info("LMCache ZMQ cache server is running on tcp://{}:{}", config_.host, transport_->port());
+}
+
+admin::Health Server::health() {
+  if (!transport_->probe(config::kProbeTimeout)) {
+    return {false, "the request loop does not answer"};
+  }
+  if (clock_.now() - maintenance_.last_pass() > config::kMaintenanceSilenceMax) {
+    return {false, "the maintenance thread does not run"};
+  }
+  return {};
+}
+
+std::string Server::status_json() const {
+  StatusFacts facts;
+  facts.maintenance_alive =
+      clock_.now() - maintenance_.last_pass() <= config::kMaintenanceSilenceMax;
+  facts.usage = pool_->usage();
+  facts.growth_failed = pool_->growth_failed();
+  facts.cache = index_.stats();
+  facts.quarantined = quarantine_.slot_count();
+  facts.sessions = sessions_.count();
+  facts.unanswered = sessions_.unanswered_count();
+  facts.instances = instances_.status();
+  facts.refused = instances_.refused_ids();
+  facts.connections = transport_->counts().connections;
+  return render_status(config_, facts);
+}
+
+}  // namespace larder::app

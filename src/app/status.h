@@ -1,0 +1,30 @@
+// status.h - the body of GET /status: LMCache's keys, from counters and copies.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/cache_index.h"
+#include "config/config.h"
+#include "pool/pool.h"
+#include "sessions/instances.h"
+
+namespace larder::app {
+
+struct StatusFacts {
+  bool maintenance_alive = true;
+  pool::PoolUsage usage{};
+  bool growth_failed = false;
+  cache::CacheStats cache{};
+  std::size_t quarantined = 0;
+  std::size_t sessions = 0;
+  std::size_t unanswered = 0;
+  std::vector<sessions::InstanceStatus> instances;
+  std::vector<sessions::InstanceId> refused;
+  std::uint64_t connections = 0;
+};
+
+std::string render_status(const config::Config& config, const StatusFacts& facts);
+
+}  // namespace larder::app
