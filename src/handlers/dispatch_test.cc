@@ -5,35 +5,18 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "handlers/test_services.h"
+#include "protocol/golden_json.h"
 
 namespace larder::handlers {
 namespace {
 
-using Json = nlohmann::json;
+using protocol::golden::from_hex;
+using protocol::golden::Json;
+using protocol::golden::to_hex;
 using Frames = std::vector<std::vector<std::byte>>;
-
-std::vector<std::byte> from_hex(const std::string& hex) {
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
-    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
-  }
-  return bytes;
-}
-
-std::string to_hex(const std::vector<std::byte>& bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const std::byte byte : bytes) {
-    hex += kDigits[std::to_integer<unsigned>(byte) >> 4U];
-    hex += kDigits[std::to_integer<unsigned>(byte) & 0xFU];
-  }
-  return hex;
-}
 
 constexpr const char* kDropped = "dropped";
 constexpr const char* kSilent = "silent";
@@ -144,8 +127,7 @@ TEST(SafeNegatives, AStoreOfACudaClientIsNotAnsweredAndItsPingsTurnFalse) {
 
 TEST(Dispatch, GoldenNegativesGetTheirReplyTheirSafeNegativeOrNothing) {
   TestServices server;
-  std::ifstream file(std::string(LARDER_FIXTURES) + "/wire_052.json");
-  const Json golden = Json::parse(file);
+  const Json golden = protocol::golden::load("wire_052.json");
   for (const Json& negative : golden["negative"]) {
     Frames frames;
     for (const Json& frame : negative["request"]) {
@@ -158,7 +140,7 @@ TEST(Dispatch, GoldenNegativesGetTheirReplyTheirSafeNegativeOrNothing) {
     } else if (negative["reply"].is_null()) {
       EXPECT_NE(answer, kDropped) << id;
     } else {
-      // The stub that was recorded has chunks of 256 tokens.
+      // The recorded server has chunks of 256 tokens.
       const bool has_value = negative["reply"].size() == 3;
       EXPECT_EQ(answer, has_value ? "04" : kNoValue) << id;
     }

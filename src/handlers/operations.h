@@ -1,8 +1,7 @@
 // operations.h - THE table: every operation of the protocol, its number in each release, its lane,
 // handler and refusal.
 //
-// Adding an operation is one row here and one handler. Metrics, docs/protocol.md and the
-// conformance tests are made by walking the table.
+// Adding an operation is one row here and one handler. The request counters are made by walking it.
 #pragma once
 
 #include <cstdint>

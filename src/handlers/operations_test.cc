@@ -4,18 +4,17 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "protocol/golden_json.h"
 
 namespace larder::handlers {
 namespace {
 
 std::map<std::string, std::int64_t> numbers_in(const std::string& fixture) {
-  std::ifstream file(std::string(LARDER_FIXTURES) + "/" + fixture);
   std::map<std::string, std::int64_t> numbers;
-  const nlohmann::json golden = nlohmann::json::parse(file);
+  const protocol::golden::Json golden = protocol::golden::load(fixture);
   for (const auto& [name, operation] : golden["operations"].items()) {
     numbers[name] = operation["wire"];
   }

@@ -67,7 +67,7 @@ class KeyFields {
 
   Result<void> operator()(std::string_view name, MsgpackReader& reader) {
     if (name == "model_name") {
-      return seen(kModelName, assign(key_.model_name, field_string(reader)));
+      return seen(kModelName, assign(key_.model_name, field_name(reader)));
     }
     if (name == "world_size") {
       return seen(kWorldSize, assign(key_.world_size, field_int(reader)));
@@ -82,7 +82,7 @@ class KeyFields {
       return seen(kEnd, assign(key_.end, field_int(reader)));
     }
     if (name == "request_id") {
-      return seen(kRequestId, assign(key_.request_id, field_string(reader)));
+      return seen(kRequestId, assign(key_.request_id, field_name(reader)));
     }
     if (name == "cache_salt") {
       return read_salt(reader, key_);
@@ -117,6 +117,21 @@ class KeyFields {
 };
 
 }  // namespace
+
+Result<std::string> field_name(MsgpackReader& reader) {
+  const Result<std::string_view> text = reader.read_string();
+  if (!text) {
+    return text.error();
+  }
+  if (text->size() > kNameBytesMax) {
+    return Error{Code::kTooLarge, "a name or request id is longer than any real one"};
+  }
+  return std::string(*text);
+}
+
+Result<std::string> whole_name(Frame frame) {
+  return read_whole(frame, [](MsgpackReader& reader) { return field_name(reader); });
+}
 
 bool is_valid_salt(std::string_view salt) {
   if (salt.find_first_of(std::string_view("@/\\\0", 4)) != std::string_view::npos) {
@@ -155,7 +170,7 @@ std::optional<std::string> request_id_of_key(Frame frame) {
         if (name != "request_id") {
           return value.skip();
         }
-        Result<std::string> text = field_string(value);
+        Result<std::string> text = field_name(value);
         if (text) {
           found = std::move(*text);
           return {};

@@ -27,6 +27,14 @@ struct Key {
   std::int64_t num_kv_readers = 0;  // 0.5.5 and later; 0: not given
 };
 
+// Ids and names are kept for the life of a request or an engine, so their length is bounded. Real
+// ones are tens of bytes.
+inline constexpr std::size_t kNameBytesMax = 1024;
+
+// A request id or model name; kTooLarge beyond kNameBytesMax.
+Result<std::string> field_name(codec::MsgpackReader& reader);
+Result<std::string> whole_name(Frame frame);
+
 // The salt's rule: none of '@', '/', '\', NUL; at most 128 code points.
 bool is_valid_salt(std::string_view salt);
 

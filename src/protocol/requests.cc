@@ -201,7 +201,7 @@ class RegistrationFields {
       return seen(0, read_id(reader));
     }
     if (name == "model_name") {
-      return seen(1, assign(to_.model_name, field_string(reader)));
+      return seen(1, assign(to_.model_name, field_name(reader)));
     }
     if (name == "world_size") {
       return seen(2, assign(to_.world_size, field_int(reader)));
@@ -297,7 +297,7 @@ Result<SessionRequest> SessionRequest::decode(Frames frames, Release) {
   SessionRequest request;
   Result<void> read = expect_count(frames, 1);
   if (read) {
-    read = assign(request.request_id, whole_string(frames[0]));
+    read = assign(request.request_id, whole_name(frames[0]));
   }
   return read ? Result<SessionRequest>(std::move(request)) : read.error();
 }
@@ -306,7 +306,7 @@ Result<WaitRequest> WaitRequest::decode(Frames frames, Release) {
   WaitRequest request;
   Result<void> read = expect_count(frames, 2);
   if (read) {
-    read = assign(request.request_id, whole_string(frames[0]));
+    read = assign(request.request_id, whole_name(frames[0]));
   }
   if (read) {
     read = assign(request.timeout_s, whole_float(frames[1]));
@@ -425,7 +425,7 @@ Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Rel
     read = assign(request.tensors, whole_tensors(frames[1]));
   }
   if (read) {
-    read = assign(request.model_name, whole_string(frames[2]));
+    read = assign(request.model_name, whole_name(frames[2]));
   }
   if (read) {
     read = assign(request.world_size, whole_int(frames[3], release));
@@ -449,7 +449,7 @@ Result<BlockAllocationRequest> BlockAllocationRequest::decode(Frames frames, Rel
     read = assign(request.instance_id, whole_id(frames[0], release));
   }
   if (read) {
-    read = assign(request.model_name, whole_string(frames[1]));
+    read = assign(request.model_name, whole_name(frames[1]));
   }
   if (read) {
     read = assign(request.record_count,
