@@ -12,11 +12,6 @@ metrics::Labels salt_label(const std::string& salt) {
   return salt.empty() ? metrics::Labels{} : metrics::Labels{{"cache_salt", salt}};
 }
 
-// The highest byte of pack_kv_rank().
-std::uint32_t world_size_of(std::uint32_t kv_rank) {
-  return kv_rank >> 24;
-}
-
 Object* find(const Shelf& shelf, const keys::ObjectId& id) {
   const auto found = shelf.objects.find(id);
   return found == shelf.objects.end() ? nullptr : found->second.get();
@@ -380,7 +375,7 @@ void CacheIndex::keep_prefix(const KeySpace& space,
   if (shelf == nullptr) {
     return;
   }
-  const std::uint32_t world_size = world_size_of(range.kv_rank);
+  const std::uint32_t world_size = keys::world_size_of(range.kv_rank);
   for (; kept.chunks < chunks; ++kept.chunks) {
     for (std::uint32_t worker = 0; worker < world_size; ++worker) {
       const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);

@@ -20,6 +20,8 @@ inline constexpr std::uint32_t kWorldSizeMax = 255;  // beyond, the fields of kv
 // worker < world_size.
 std::uint32_t pack_kv_rank(std::uint32_t world_size, std::uint32_t worker);
 
+std::uint32_t world_size_of(std::uint32_t kv_rank);
+
 struct ObjectId {
   ChunkHash chunk_hash;
   std::uint32_t kv_rank = 0;
