@@ -58,7 +58,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"l1-write-ttl-seconds", kInteger, "600", "", kEviction, k052, kSupported,
      "How long an unfinished store keeps its place."},
     {"l1-read-ttl-seconds", kInteger, "300", "", kEviction, k052, kSupported,
-     "How long an unfinished read protects its objects from eviction."},
+     "How long what a lookup found is kept for it when nobody retrieves it."},
     {"worker-reap-timeout-seconds", kNumber, "120.0", "", kEviction, k052, kSupported,
      "Silence after which an engine worker that has pinged is forgotten; 0: never, otherwise at "
      "least 1."},
