@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace larder::protocol::golden {
@@ -31,7 +32,7 @@ inline std::vector<std::byte> from_hex(const std::string& hex) {
 }
 
 inline std::string to_hex(std::span<const std::byte> bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
+  constexpr std::string_view kDigits = "0123456789abcdef";
   std::string hex;
   for (const std::byte byte : bytes) {
     hex += kDigits[std::to_integer<unsigned>(byte) >> 4U];
