@@ -6,7 +6,6 @@ namespace larder::protocol {
 namespace {
 
 using codec::MsgpackReader;
-using codec::MsgpackType;
 
 constexpr std::int8_t kDeviceMemoryExt = 1;
 
@@ -166,7 +165,7 @@ Result<std::vector<EngineGroup>> whole_groups(Frame frame, Release release) {
 
 Result<void> read_allocation_record(MsgpackReader& reader) {
   int seen = 0;
-  const Result<void> read =
+  Result<void> read =
       read_map(reader, [&seen](std::string_view name, MsgpackReader& value) -> Result<void> {
         std::vector<std::int64_t> ids;
         std::string text;
@@ -188,6 +187,18 @@ Result<void> read_allocation_record(MsgpackReader& reader) {
     return read;
   }
   return seen == 7 ? Result<void>() : Error{Code::kMalformed, "a field of the record is missing"};
+}
+
+// How many there are.
+Result<std::size_t> whole_allocation_records(Frame frame) {
+  return read_whole(frame, [](MsgpackReader& reader) -> Result<std::size_t> {
+    std::size_t count = 0;
+    const Result<void> records = read_array(reader, [&count](MsgpackReader& record) {
+      ++count;
+      return read_allocation_record(record);
+    });
+    return records ? Result<std::size_t>(count) : records.error();
+  });
 }
 
 // The eight required fields of the engine-driven registration, as bits.
@@ -249,6 +260,38 @@ class RegistrationFields {
   unsigned seen_ = 0;
 };
 
+// Reads payloads in their order and stops at the first that fails.
+class PayloadSequence {
+ public:
+  PayloadSequence(Frames frames, std::size_t count)
+      : frames_(frames), outcome_(expect_count(frames, count)) {}
+
+  // `read(frame)` gives the Result of the next payload.
+  template <typename T, typename Read>
+  PayloadSequence& next(T& to, Read read) {
+    if (outcome_) {
+      outcome_ = assign(to, read(frames_[position_]));
+      ++position_;
+    }
+    return *this;
+  }
+
+  template <typename T>
+  PayloadSequence& next(T& to, Release release, Result<T> (*read)(Frame, Release)) {
+    return next(to, [release, read](Frame frame) { return read(frame, release); });
+  }
+
+  template <typename Request>
+  Result<Request> finish(Request request) const {
+    return outcome_ ? Result<Request>(std::move(request)) : outcome_.error();
+  }
+
+ private:
+  Frames frames_;
+  std::size_t position_ = 0;
+  Result<void> outcome_;
+};
+
 }  // namespace
 
 Result<EmptyRequest> EmptyRequest::decode(Frames frames, Release) {
@@ -286,71 +329,46 @@ Result<PingRequest> PingRequest::decode(Frames frames, Release release) {
 
 Result<InstanceRequest> InstanceRequest::decode(Frames frames, Release release) {
   InstanceRequest request;
-  Result<void> read = expect_count(frames, 1);
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[0], release));
-  }
-  return read ? Result<InstanceRequest>(request) : read.error();
+  PayloadSequence payloads(frames, 1);
+  payloads.next(request.instance_id, release, whole_id);
+  return payloads.finish(request);
 }
 
 Result<SessionRequest> SessionRequest::decode(Frames frames, Release) {
   SessionRequest request;
-  Result<void> read = expect_count(frames, 1);
-  if (read) {
-    read = assign(request.request_id, whole_name(frames[0]));
-  }
-  return read ? Result<SessionRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 1);
+  payloads.next(request.request_id, whole_name);
+  return payloads.finish(std::move(request));
 }
 
 Result<WaitRequest> WaitRequest::decode(Frames frames, Release) {
   WaitRequest request;
-  Result<void> read = expect_count(frames, 2);
-  if (read) {
-    read = assign(request.request_id, whole_name(frames[0]));
-  }
-  if (read) {
-    read = assign(request.timeout_s, whole_float(frames[1]));
-  }
-  return read ? Result<WaitRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 2);
+  payloads.next(request.request_id, whole_name).next(request.timeout_s, whole_float);
+  return payloads.finish(std::move(request));
 }
 
 Result<LookupRequest> LookupRequest::decode(Frames frames, Release release) {
   LookupRequest request;
-  Result<void> read = expect_count(frames, 2);
-  if (read) {
-    read = assign(request.key, whole_key(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.tp_size, whole_int(frames[1], release));
-  }
-  return read ? Result<LookupRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 2);
+  payloads.next(request.key, release, whole_key).next(request.tp_size, release, whole_int);
+  return payloads.finish(std::move(request));
 }
 
 Result<TransferRequest> TransferRequest::decode(Frames frames, Release release) {
   TransferRequest request;
-  Result<void> read = expect_count(frames, 2);
-  if (read) {
-    read = assign(request.key, whole_key(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[1], release));
-  }
-  return read ? Result<TransferRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 2);
+  payloads.next(request.key, release, whole_key).next(request.instance_id, release, whole_id);
+  return payloads.finish(std::move(request));
 }
 
 Result<CommitStoreRequest> CommitStoreRequest::decode(Frames frames, Release release) {
   CommitStoreRequest request;
-  Result<void> read = expect_count(frames, 3);
-  if (read) {
-    read = assign(request.key, whole_key(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[1], release));
-  }
-  if (read) {
-    read = assign(request.payload, whole_binary(frames[2]));
-  }
-  return read ? Result<CommitStoreRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 3);
+  payloads.next(request.key, release, whole_key)
+      .next(request.instance_id, release, whole_id)
+      .next(request.payload, whole_binary);
+  return payloads.finish(std::move(request));
 }
 
 Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames frames,
@@ -377,93 +395,48 @@ Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames f
 
 Result<StoreRequest> StoreRequest::decode(Frames frames, Release release) {
   StoreRequest request;
-  Result<void> read = expect_count(frames, 4);
-  if (read) {
-    read = assign(request.key, whole_key(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[1], release));
-  }
-  if (read) {
-    read = assign(request.block_ids, whole_block_ids(frames[2], release));
-  }
-  if (read) {
-    read = assign(request.event_handle, whole_binary(frames[3]));
-  }
-  return read ? Result<StoreRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 4);
+  payloads.next(request.key, release, whole_key)
+      .next(request.instance_id, release, whole_id)
+      .next(request.block_ids, release, whole_block_ids)
+      .next(request.event_handle, whole_binary);
+  return payloads.finish(std::move(request));
 }
 
 Result<RetrieveRequest> RetrieveRequest::decode(Frames frames, Release release) {
   RetrieveRequest request;
-  Result<void> read = expect_count(frames, 5);
-  if (read) {
-    read = assign(request.key, whole_key(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[1], release));
-  }
-  if (read) {
-    read = assign(request.block_ids, whole_block_ids(frames[2], release));
-  }
-  if (read) {
-    read = assign(request.event_handle, whole_binary(frames[3]));
-  }
-  if (read) {
-    read = assign(request.skip_first_n_tokens, whole_int(frames[4], release));
-  }
-  return read ? Result<RetrieveRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 5);
+  payloads.next(request.key, release, whole_key)
+      .next(request.instance_id, release, whole_id)
+      .next(request.block_ids, release, whole_block_ids)
+      .next(request.event_handle, whole_binary)
+      .next(request.skip_first_n_tokens, release, whole_int);
+  return payloads.finish(std::move(request));
 }
 
 Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Release release) {
   RegisterKvCacheRequest request;
   const bool has_groups = release >= Release::k047;
-  Result<void> read = expect_count(frames, has_groups ? 7 : 6);
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[0], release));
+  PayloadSequence payloads(frames, has_groups ? 7 : 6);
+  payloads.next(request.instance_id, release, whole_id)
+      .next(request.tensors, whole_tensors)
+      .next(request.model_name, whole_name)
+      .next(request.world_size, release, whole_int)
+      .next(request.engine_type, release, whole_engine_type)
+      .next(request.kv_layout, release, whole_layout_hints);
+  if (has_groups) {
+    payloads.next(request.groups, release, whole_groups);
   }
-  if (read) {
-    read = assign(request.tensors, whole_tensors(frames[1]));
-  }
-  if (read) {
-    read = assign(request.model_name, whole_name(frames[2]));
-  }
-  if (read) {
-    read = assign(request.world_size, whole_int(frames[3], release));
-  }
-  if (read) {
-    read = assign(request.engine_type, whole_engine_type(frames[4], release));
-  }
-  if (read) {
-    read = assign(request.kv_layout, whole_layout_hints(frames[5], release));
-  }
-  if (read && has_groups) {
-    read = assign(request.groups, whole_groups(frames[6], release));
-  }
-  return read ? Result<RegisterKvCacheRequest>(std::move(request)) : read.error();
+  return payloads.finish(std::move(request));
 }
 
 Result<BlockAllocationRequest> BlockAllocationRequest::decode(Frames frames, Release release) {
   BlockAllocationRequest request;
-  Result<void> read = expect_count(frames, 3);
-  if (read) {
-    read = assign(request.instance_id, whole_id(frames[0], release));
-  }
-  if (read) {
-    read = assign(request.model_name, whole_name(frames[1]));
-  }
-  if (read) {
-    read = assign(request.record_count,
-                  read_whole(frames[2], [](MsgpackReader& reader) -> Result<std::size_t> {
-                    std::size_t count = 0;
-                    const Result<void> records =
-                        read_array(reader, [&count](MsgpackReader& record) {
-                          ++count;
-                          return read_allocation_record(record);
-                        });
-                    return records ? Result<std::size_t>(count) : records.error();
-                  }));
-  }
-  return read ? Result<BlockAllocationRequest>(std::move(request)) : read.error();
+  PayloadSequence payloads(frames, 3);
+  payloads.next(request.instance_id, release, whole_id)
+      .next(request.model_name, whole_name)
+      .next(request.record_count, whole_allocation_records);
+  return payloads.finish(std::move(request));
 }
 
 }  // namespace larder::protocol
