@@ -1,11 +1,13 @@
-// Any bytes as a request: the first two choose the operation and the release, the rest is cut into
-// payload frames. Every decoder must return, and every refusal must encode.
+// Any bytes as requests: the first two choose an operation and a release, the rest is cut into
+// frames. As payloads of that operation they must decode or not, and its refusal must encode; as a
+// whole message, said twice by a stranger, they must be read as something or dropped.
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/check.h"
 #include "handlers/operations.h"
+#include "handlers/release_detector.h"
 #include "protocol/release.h"
 
 namespace {
@@ -42,7 +44,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
       static_cast<larder::protocol::Release>(bytes[1] % larder::protocol::kReleaseCount);
   const std::vector<Frame> frames = cut(std::as_bytes(std::span(bytes, size)).subspan(2));
   static_cast<void>(operation.decodes(frames, release));
+  static_cast<void>(larder::protocol::fits(frames, operation.payloads(release), release));
   const larder::protocol::EncodedReply reply = operation.refusal(frames, release);
   LARDER_CHECK(reply.has_value == !reply.value.empty());
+  larder::handlers::ReleaseDetector detector(release);
+  larder::handlers::Dialect dialect;
+  for (int time = 0; time < 2; ++time) {
+    const larder::handlers::Reading reading = detector.read(dialect, frames);
+    const bool is_dropped = reading.treatment == larder::handlers::Treatment::kDrop;
+    LARDER_CHECK(is_dropped == (reading.operation == nullptr));
+    LARDER_CHECK(dialect.possible.contains(dialect.spoken) && !dialect.spoken.empty());
+  }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "config/limits.h"
 #include "config/version.h"
 #include "handlers/handlers.h"
+#include "protocol/release.h"
 
 namespace larder::app {
 namespace {
@@ -126,7 +127,9 @@ std::unique_ptr<Server> Server::start(const config::Config& config, StartFailure
 
 Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
     : config_(config),
-      settings_{config.chunk_tokens, config.transfer_mode != config::TransferMode::kLmcacheDriven},
+      settings_{config.chunk_tokens,
+                config.transfer_mode != config::TransferMode::kLmcacheDriven,
+                protocol::release_of_version(config.default_release)},
       pool_(std::move(pool)),
       index_(*pool_, cache::make_eviction_policy(config.eviction_policy), metrics_),
       quarantine_(clock_),
@@ -136,7 +139,8 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
       request_metrics_(metrics_, clock_),
       services_{
           settings_, clock_, *pool_, index_, instances_, sessions_, prompts_, request_metrics_},
-      dispatch_(services_),
+      dialects_(settings_.default_release, metrics_, clock_),
+      dispatch_(services_, dialects_),
       maintenance_(maintenance_plan(config),
                    {*pool_, index_, quarantine_, instances_, sessions_, prompts_},
                    clock_,
@@ -233,6 +237,7 @@ std::string Server::status_json() const {
   facts.instances = instances_.status();
   facts.refused = instances_.refused_ids();
   facts.connections = transport_->counts().connections;
+  facts.clients = dialects_.status();
   return render_status(config_, facts);
 }
 

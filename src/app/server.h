@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "cache/cache_index.h"
 #include "config/config.h"
+#include "handlers/dialects.h"
 #include "handlers/dispatch.h"
 #include "handlers/request_metrics.h"
 #include "handlers/services.h"
@@ -63,6 +64,7 @@ class Server {
   sessions::PromptHashes prompts_;
   handlers::RequestMetrics request_metrics_;
   handlers::Services services_;
+  handlers::Dialects dialects_;
   handlers::Dispatch dispatch_;
   Maintenance maintenance_;
   std::unique_ptr<transport::Server> transport_;

@@ -51,6 +51,16 @@ std::string kind_name(sessions::ClientKind kind) {
   return "unknown";
 }
 
+Json client_connections(const std::vector<handlers::ConnectionStatus>& clients) {
+  Json connections = Json::array();
+  for (const handlers::ConnectionStatus& client : clients) {
+    connections.push_back({{"connection", static_cast<std::uint64_t>(client.connection)},
+                           {"release", protocol::to_string(client.releases)},
+                           {"decided_by", handlers::name_of(client.decided_by)}});
+  }
+  return connections;
+}
+
 }  // namespace
 
 std::string render_status(const config::Config& config, const StatusFacts& facts) {
@@ -104,6 +114,7 @@ std::string render_status(const config::Config& config, const StatusFacts& facts
       {"refused_instance_ids", refused},
       {"instance_id", config.instance_id},
       {"connections", facts.connections},
+      {"client_connections", client_connections(facts.clients)},
       {"larder_version", config::kVersion},
   };
   // A model name is a peer's text: what is not UTF-8 must not make the page fail.

@@ -7,6 +7,7 @@
 
 #include "cache/cache_index.h"
 #include "config/config.h"
+#include "handlers/dialects.h"
 #include "pool/pool.h"
 #include "sessions/instances.h"
 
@@ -23,6 +24,7 @@ struct StatusFacts {
   std::vector<sessions::InstanceStatus> instances;
   std::vector<sessions::InstanceId> refused;
   std::uint64_t connections = 0;
+  std::vector<handlers::ConnectionStatus> clients;  // connections that said something
 };
 
 std::string render_status(const config::Config& config, const StatusFacts& facts);

@@ -47,6 +47,8 @@ class MsgpackReader {
 
   std::size_t position() const { return position_; }
 
+  std::size_t input_bytes() const { return input_.size(); }
+
   // The type of the next value, without moving. kMalformed at the end of the input and for the
   // unused byte c1.
   Result<MsgpackType> peek() const;

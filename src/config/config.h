@@ -25,6 +25,7 @@ struct Config {
 
   std::uint32_t chunk_tokens = 256;
   TransferMode transfer_mode = TransferMode::kAuto;
+  std::string default_release = "auto";  // or a version; the rooms above know which exist
 
   // Memory.
   std::size_t pool_bytes =

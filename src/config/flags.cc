@@ -28,6 +28,11 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"supported-transfer-mode", kText, "auto", "lmcache_driven|engine_driven|auto",
      kRequestPort, k052, kSupported,
      "Which way of moving KV blocks is offered to engines."},
+    {"default-release", kText, "auto",
+     "auto|0.4.5|0.4.6|0.4.7|0.5.0|0.5.1|0.5.2|0.5.3|0.5.4|0.5.5|0.5.6|0.5.7rc3", kRequestPort,
+     kLarder, kSupported,
+     "The LMCache release to assume where a connection's messages do not tell (docs/protocol.md). "
+     "Clients of all releases are recognised with any value; set it where most are 0.4.x."},
 
     {"l1-size-gb", kNumber, "", "", kMemory, k052, kSupported,
      "Size of the pool in GiB; fractions work, 4 MiB (0.00390625) is the least. Without it: a "

@@ -291,6 +291,9 @@ class Settler {
                              : name == "lmcache_driven" ? TransferMode::kLmcacheDriven
                                                         : TransferMode::kAuto;
     }
+    if (const Given* release = given("default-release")) {
+      config.default_release = release->words.front();
+    }
   }
 
   void settle_log_level() {

@@ -3,21 +3,15 @@
 #include <exception>
 #include <memory>
 
-#include "codec/msgpack_reader.h"
 #include "handlers/operations.h"
 
 namespace larder::handlers {
 namespace {
 
-constexpr std::size_t kOperationFrame = 1;
 constexpr std::size_t kFirstPayload = 2;
 
 // A longer value is handed over instead of copied.
 constexpr std::size_t kSmallReplyMax = 256;
-
-constexpr protocol::Release kSpoken = protocol::Release::k050;
-
-constexpr std::string_view kClear = "CLEAR";
 
 protocol::Frames payloads_of(const transport::Request& request) {
   return protocol::Frames(request.frames).subspan(kFirstPayload);
@@ -45,43 +39,59 @@ protocol::Release release_of(const transport::Request& request) {
   return static_cast<protocol::Release>(request.route.release);
 }
 
+Treatment treatment_of(const transport::Request& request) {
+  return static_cast<Treatment>(request.route.treatment);
+}
+
+sessions::ConnectionId connection_of(const transport::Request& request) {
+  return sessions::ConnectionId{static_cast<std::uint64_t>(request.connection)};
+}
+
 }  // namespace
 
-Dispatch::Dispatch(Services& services) : services_(services) {
+Dispatch::Dispatch(Services& services, Dialects& dialects)
+    : services_(services), dialects_(dialects) {
   for (const Operation& operation : operations()) {
     requests_.push_back(&services.metrics.requests_of(operation.name));
   }
 }
 
 std::optional<transport::Route> Dispatch::route(const transport::Request& request) {
-  if (request.frames.size() < kFirstPayload) {
-    services_.metrics.unreadable("too few frames");
+  const Reading reading = dialects_.read(connection_of(request), request.frames);
+  if (reading.treatment == Treatment::kDrop) {
+    if (reading.why == kStreamControl) {
+      services_.metrics.stream_control();
+    } else {
+      services_.metrics.unreadable(reading.why);
+    }
     return std::nullopt;
   }
-  codec::MsgpackReader reader(request.frames[kOperationFrame]);
-  const Result<std::int64_t> wire_id = reader.read_int64();
-  if (!wire_id || !reader.at_end()) {
-    services_.metrics.unreadable("operation is not a number");
-    return std::nullopt;
-  }
-  const Operation* const operation = find_operation(*wire_id, kSpoken);
-  if (operation == nullptr) {
-    services_.metrics.unreadable("unknown operation");
-    return std::nullopt;
-  }
-  const auto row = static_cast<std::uint16_t>(operation - operations().data());
+  const auto row = static_cast<std::uint16_t>(reading.operation - operations().data());
   requests_[row]->add();
-  const bool refused = is_first_message(request.connection) && operation->name == kClear;
-  return transport::Route{operation->lane, row, static_cast<std::uint8_t>(kSpoken), refused};
+  if (reading.treatment != Treatment::kRun) {
+    services_.metrics.refused(reading.operation->name,
+                              Error{Code::kInvalid, std::string(reading.why)});
+  }
+  // What is not run costs nothing, so it need not wait for a worker either.
+  const transport::Lane lane =
+      reading.treatment == Treatment::kRun ? reading.operation->lane : transport::Lane::kWire;
+  return transport::Route{lane,
+                          row,
+                          static_cast<std::uint8_t>(reading.release),
+                          static_cast<std::uint8_t>(reading.treatment)};
 }
 
 transport::Reply Dispatch::run(const transport::Request& request) noexcept {
   const Operation& operation = row_of(request);
-  RunResult result =
-      request.route.refused
-          ? RunResult{operation.refusal(payloads_of(request), release_of(request)),
-                      Error{Code::kInvalid, "the first message of a connection clears nothing"}}
-          : run_guarded(operation, request);
+  switch (treatment_of(request)) {
+    case Treatment::kRefuse:
+      return to_reply(operation.refusal(payloads_of(request), release_of(request)));
+    case Treatment::kAnswerEmpty:
+      return to_reply({});
+    default:
+      break;
+  }
+  RunResult result = run_guarded(operation, request);
   if (!result.outcome) {
     services_.metrics.refused(operation.name, result.outcome.error());
   }
@@ -102,18 +112,14 @@ void Dispatch::connection_opened(transport::ConnectionId) {}
 
 void Dispatch::connection_closed(transport::ConnectionId connection) {
   const sessions::ConnectionId closed{static_cast<std::uint64_t>(connection)};
-  heard_.erase(static_cast<std::uint64_t>(connection));
+  dialects_.connection_closed(closed);
   services_.sessions.connection_closed(closed);
   services_.instances.connection_closed(closed);
 }
 
-bool Dispatch::is_first_message(transport::ConnectionId connection) {
-  return heard_.insert(static_cast<std::uint64_t>(connection)).second;
-}
-
 RunResult Dispatch::run_guarded(const Operation& operation,
                                 const transport::Request& request) noexcept {
-  const Caller caller{sessions::ConnectionId{static_cast<std::uint64_t>(request.connection)}};
+  const Caller caller{connection_of(request)};
   const protocol::Frames payloads = payloads_of(request);
   RunResult result;
   try {
@@ -124,7 +130,7 @@ RunResult Dispatch::run_guarded(const Operation& operation,
               Error{Code::kNoSpace, "out of memory"}};
   }
   if (!result.outcome && operation.after_refusal != nullptr) {
-    operation.after_refusal(services_, caller, payloads);
+    operation.after_refusal(services_, caller, payloads, release_of(request));
   }
   return result;
 }

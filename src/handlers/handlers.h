@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "handlers/services.h"
-#include "protocol/payload_shape.h"
 #include "protocol/requests.h"
 #include "protocol/responses.h"
+#include "protocol/unserved_requests.h"
 
 namespace larder::handlers {
 
@@ -19,6 +19,9 @@ using protocol::None;
 
 // management.cc
 Result<std::int64_t> on_get_chunk_size(Services&, const Caller&, const protocol::EmptyRequest&);
+Result<std::int64_t> on_negotiate_chunk_size(Services&,
+                                             const Caller&,
+                                             const protocol::NegotiateRequest&);
 Result<std::string_view> on_noop(Services&, const Caller&, const protocol::EmptyRequest&);
 Result<bool> on_ping(Services&, const Caller&, const protocol::PingRequest&);
 Result<None> on_clear(Services&, const Caller&, const protocol::ClearRequest&);
@@ -28,6 +31,10 @@ Result<None> on_report_block_allocation(Services&,
 Result<std::vector<std::string>> on_get_experimental(Services&,
                                                      const Caller&,
                                                      const protocol::EmptyRequest&);
+
+Result<protocol::ModuleCallResponse> on_module_call(Services&,
+                                                    const Caller&,
+                                                    const protocol::ModuleCallRequest&);
 
 void clear_cache(Services& services);  // what CLEAR and POST /cache/clear do
 
@@ -40,7 +47,10 @@ Result<None> on_unregister_engine_driven(Services&,
 Result<None> on_register_kv_cache(Services&,
                                   const Caller&,
                                   const protocol::RegisterKvCacheRequest&);
-void after_refused_register(Services& services, const Caller& caller, protocol::Frames frames);
+void after_refused_register(Services& services,
+                            const Caller& caller,
+                            protocol::Frames frames,
+                            protocol::Release release);
 Result<None> on_unregister_kv_cache(Services&, const Caller&, const protocol::InstanceRequest&);
 
 // lookup.cc
@@ -54,14 +64,19 @@ Result<std::optional<std::int64_t>> on_wait_prefetch_status(Services&,
 Result<std::optional<std::int64_t>> on_query_prefetch_lookup_hits(Services&,
                                                                   const Caller&,
                                                                   const protocol::SessionRequest&);
-Result<None> on_free_lookup_locks(Services&, const Caller&, const protocol::LookupRequest&);
+Result<None> on_free_lookup_locks(Services&,
+                                  const Caller&,
+                                  const protocol::FreeLookupLocksRequest&);
 Result<None> on_end_session(Services&, const Caller&, const protocol::SessionRequest&);
-void after_refused_lookup(Services& services, const Caller& caller, protocol::Frames frames);
+void after_refused_lookup(Services& services,
+                          const Caller& caller,
+                          protocol::Frames frames,
+                          protocol::Release release);
 
 // store.cc
 Result<protocol::PrepareStoreResponse> on_prepare_store(Services&,
                                                         const Caller&,
-                                                        const protocol::TransferRequest&);
+                                                        const protocol::PrepareStoreRequest&);
 Result<bool> on_commit_store(Services&, const Caller&, const protocol::CommitStoreRequest&);
 
 // retrieve.cc

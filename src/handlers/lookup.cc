@@ -7,13 +7,25 @@ namespace larder::handlers {
 namespace {
 
 // Readers of one object are counted in lock units; the reference's lock counts no further.
-constexpr std::int64_t kExtraUnitsMax = 127;
+constexpr std::int64_t kUnitsMax = 128;
 
-// With MLA every tensor-parallel worker reads the same object: then world_size is below tp_size.
-std::uint32_t units_of(std::int64_t tp_size, std::uint32_t world_size) {
-  const std::int64_t tp = tp_size > 1 ? tp_size : world_size;
-  const std::int64_t extra = tp > world_size ? tp - 1 : 0;
-  return static_cast<std::uint32_t>(1 + std::min(extra, kExtraUnitsMax));
+// With MLA every tensor-parallel worker reads the same object. Newer clients say how many read;
+// with older ones world_size is below tp_size then.
+std::uint32_t units_of(const protocol::Key& key, std::int64_t tp_size) {
+  if (key.names_readers) {
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(key.num_kv_readers, 1, kUnitsMax));
+  }
+  const std::int64_t tp = tp_size > 1 ? tp_size : key.world_size;
+  return static_cast<std::uint32_t>(tp > key.world_size ? std::min(tp, kUnitsMax) : 1);
+}
+
+// Newer clients may hold back the end of a prompt; older ones always ask for all of it.
+std::span<const std::uint32_t> asked_tokens(const protocol::Key& key) {
+  const std::span<const std::uint32_t> tokens = key.token_ids;
+  if (!key.names_readers || key.end >= static_cast<std::int64_t>(tokens.size())) {
+    return tokens;
+  }
+  return tokens.first(static_cast<std::size_t>(std::max<std::int64_t>(key.end, 0)));
 }
 
 std::vector<std::uint32_t> ranks_of(const protocol::Key& key, std::uint32_t world_size) {
@@ -51,8 +63,12 @@ Result<None> on_lookup(Services& services,
                        const Caller& caller,
                        const protocol::LookupRequest& request) {
   const protocol::Key& key = request.key;
+  if (key.names_readers && key.num_kv_readers < 1) {
+    return Error{Code::kInvalid, fmt::format("{} readers of a lookup", key.num_kv_readers)};
+  }
   const std::size_t chunk_tokens = services.settings.chunk_tokens;
-  const std::size_t requested_tokens = key.token_ids.size() / chunk_tokens * chunk_tokens;
+  const std::span<const std::uint32_t> tokens = asked_tokens(key);
+  const std::size_t requested_tokens = tokens.size() / chunk_tokens * chunk_tokens;
   const std::vector<cache::KeySpace> spaces = spaces_of(services, key);
   if (!can_hit(key, spaces)) {
     if (spaces.empty()) {
@@ -68,10 +84,10 @@ Result<None> on_lookup(Services& services,
   const std::vector<std::uint32_t> ranks = ranks_of(key, world_size);
   sessions::Finding finding;
   finding.content = {key.model_name, key.cache_salt, ranks};
-  finding.prompt = services.prompts.hash(key.request_id, key.token_ids);
+  finding.prompt = services.prompts.hash(key.request_id, tokens);
   finding.prefix = services.index.acquire_prefix(spaces, finding.prompt.hashes(), ranks);
   finding.spaces = spaces;
-  finding.units = units_of(request.tp_size, world_size);
+  finding.units = units_of(key, request.tp_size);
   services.metrics.lookup_answered(
       key.model_name, key.cache_salt, requested_tokens, finding.prefix.chunks * chunk_tokens);
   log::debug("lookup {}: {} of {} chunks",
@@ -82,7 +98,10 @@ Result<None> on_lookup(Services& services,
   return None{};
 }
 
-void after_refused_lookup(Services& services, const Caller& caller, protocol::Frames frames) {
+void after_refused_lookup(Services& services,
+                          const Caller& caller,
+                          protocol::Frames frames,
+                          protocol::Release) {
   if (frames.empty()) {
     return;
   }
@@ -110,19 +129,27 @@ Result<std::optional<std::int64_t>> on_query_prefetch_lookup_hits(
 
 Result<None> on_free_lookup_locks(Services& services,
                                   const Caller& caller,
-                                  const protocol::LookupRequest& request) {
+                                  const protocol::FreeLookupLocksRequest& request) {
   const protocol::Key& key = request.key;
   if (key.world_size < 1 || key.world_size > keys::kWorldSizeMax) {
     return None{};
   }
-  const auto world_size = static_cast<std::uint32_t>(key.world_size);
-  const keys::ChunkRange chunks =
-      keys::chunks_within(key.token_ids.size(), key.start, key.end, services.settings.chunk_tokens);
-  services.sessions.free(caller.connection,
-                         key.request_id,
-                         {key.model_name, key.cache_salt, ranks_of(key, world_size)},
-                         chunks,
-                         units_of(request.tp_size, world_size));
+  if (key.names_readers && key.num_kv_readers < 1) {
+    return Error{Code::kInvalid, fmt::format("{} readers of a lookup", key.num_kv_readers)};
+  }
+  const sessions::SessionContent content{
+      key.model_name, key.cache_salt, ranks_of(key, static_cast<std::uint32_t>(key.world_size))};
+  std::vector<protocol::TokenRange> ranges{{key.start, key.end}};
+  ranges.insert(ranges.end(), request.extra_ranges.begin(), request.extra_ranges.end());
+  for (const protocol::TokenRange& range : ranges) {
+    services.sessions.free(
+        caller.connection,
+        key.request_id,
+        content,
+        keys::chunks_within(
+            key.token_ids.size(), range.start, range.end, services.settings.chunk_tokens),
+        units_of(key, request.tp_size));
+  }
   return None{};
 }
 

@@ -8,6 +8,25 @@ Result<std::int64_t> on_get_chunk_size(Services& services,
   return std::int64_t{services.settings.chunk_tokens};
 }
 
+// The chunk size names the objects, so it is the operator's and does not change while the server
+// runs. The client refuses one that does not suit it with an error of its own.
+Result<std::int64_t> on_negotiate_chunk_size(Services& services,
+                                             const Caller&,
+                                             const protocol::NegotiateRequest& request) {
+  const std::uint32_t chunk_tokens = services.settings.chunk_tokens;
+  const std::int64_t alignment = request.alignment_tokens;
+  if (alignment < 1 || chunk_tokens % alignment != 0) {
+    services.metrics.chunk_size_unsuitable(chunk_tokens, alignment);
+  }
+  return std::int64_t{chunk_tokens};
+}
+
+Result<protocol::ModuleCallResponse> on_module_call(Services&,
+                                                    const Caller&,
+                                                    const protocol::ModuleCallRequest& request) {
+  return Error{Code::kUnsupported, fmt::format("no server module answers '{}'", request.method)};
+}
+
 Result<std::string_view> on_noop(Services&, const Caller&, const protocol::EmptyRequest&) {
   return std::string_view("OK");
 }

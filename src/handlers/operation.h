@@ -15,6 +15,7 @@
 
 #include "handlers/services.h"
 #include "protocol/frames.h"
+#include "protocol/payloads.h"
 #include "protocol/refusals.h"
 #include "protocol/release.h"
 #include "protocol/requests.h"
@@ -24,6 +25,7 @@
 namespace larder::handlers {
 
 inline constexpr std::int16_t kAbsent = -1;  // the release does not know this operation
+inline constexpr std::int16_t kByName = -2;  // it sends the row's name in lower case
 
 using WireIds = std::array<std::int16_t, protocol::kReleaseCount>;
 
@@ -36,7 +38,10 @@ struct RunResult {
 
 // Called with the payloads of a request that was refused, for operations whose refusal leaves
 // something behind.
-using RefusalHook = void (*)(Services& services, const Caller& caller, protocol::Frames frames);
+using RefusalHook = void (*)(Services& services,
+                             const Caller& caller,
+                             protocol::Frames frames,
+                             protocol::Release release);
 
 struct Operation {
   std::string_view name;
@@ -44,7 +49,10 @@ struct Operation {
   transport::Lane lane;
   protocol::Refusal refusal;
   RefusalHook after_refusal;
-  bool (*decodes)(protocol::Frames frames, protocol::Release release);
+  protocol::Payloads (*payloads)(protocol::Release release);
+  std::string_view (*reply)(protocol::Release release);  // its declared type
+  bool reply_may_be_none;
+  bool (*decodes)(protocol::Frames frames, protocol::Release release);  // for tests
   RunResult (*run)(Services& services,
                    const Caller& caller,
                    protocol::Frames frames,
@@ -86,14 +94,20 @@ RunResult run_operation(Services& services,
 // kAfterRefusal is for the few operations that must remember that they were refused.
 template <auto kHandler, protocol::Refusal kRefusal, RefusalHook kAfterRefusal = nullptr>
 constexpr Operation op(std::string_view name, WireIds ids, transport::Lane lane) {
+  using Types = HandlerTypes<decltype(kHandler)>;
   return Operation{
       name,
       ids,
       lane,
       kRefusal,
       kAfterRefusal,
+      &Types::Request::payloads,
+      [](protocol::Release release) {
+        return text_of(protocol::ReplyOf<typename Types::Reply>{}, release);
+      },
+      protocol::kMayBeNone<typename Types::Reply>,
       [](protocol::Frames frames, protocol::Release release) {
-        return HandlerTypes<decltype(kHandler)>::Request::decode(frames, release).has_value();
+        return Types::Request::decode(frames, release).has_value();
       },
       &run_operation<kHandler, kRefusal>,
   };

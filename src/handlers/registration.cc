@@ -39,6 +39,14 @@ Result<sessions::Registration> registration_of(
   if (request.model_name.find('@') != std::string::npos) {
     return Error{Code::kInvalid, "model_name contains '@'"};
   }
+  if (request.group_count > 1 || request.is_recurrent) {
+    return Error{
+        Code::kUnsupported,
+        fmt::format("a model with {} KV groups{} (hybrid layouts are not served; the engine "
+                    "runs without cache)",
+                    request.group_count,
+                    request.is_recurrent ? ", some of them recurrent" : "")};
+  }
   Result<tensors::Layout> layout = layout_of(services, request);
   if (!layout) {
     return layout.error();
@@ -47,7 +55,8 @@ Result<sessions::Registration> registration_of(
                                 static_cast<std::uint32_t>(request.world_size),
                                 request.block_size,
                                 request.use_mla,
-                                std::move(*layout)};
+                                std::move(*layout),
+                                request.can_map_pool};
 }
 
 void report_registration(const Services& services,
@@ -147,13 +156,16 @@ Result<None> on_register_kv_cache(Services& services,
 }
 
 // The engine takes the empty answer for a registration, so it must not be promised anything either.
-void after_refused_register(Services& services, const Caller& caller, protocol::Frames frames) {
+void after_refused_register(Services& services,
+                            const Caller& caller,
+                            protocol::Frames frames,
+                            protocol::Release release) {
   if (frames.size() < 4) {
     return;
   }
-  const Result<std::uint64_t> instance_id = protocol::whole_id(frames[0], protocol::Release::k050);
+  const Result<std::uint64_t> instance_id = protocol::whole_id(frames[0], release);
   const Result<std::string_view> model_name = protocol::whole_string(frames[2]);
-  const Result<std::int64_t> world_size = protocol::whole_int(frames[3], protocol::Release::k050);
+  const Result<std::int64_t> world_size = protocol::whole_int(frames[3], release);
   if (instance_id && model_name && world_size) {
     remember_refused(services, caller, *instance_id, std::string(*model_name), *world_size);
   }

@@ -28,6 +28,8 @@ RequestMetrics::RequestMetrics(metrics::Registry& registry, const Clock& clock)
           "Messages dropped because their operation cannot be read or is unknown")),
       unanswered_(registry.counter_family("larder_requests_unanswered_total",
                                           "Requests that no answer exists for")),
+      stream_controls_(registry.counter("larder_stream_controls_total",
+                                        "Words of clients to event streams that have ended")),
       requested_tokens_(registry.counter_family("lmcache_mp_lookup_requested_tokens_total",
                                                 "Tokens in whole chunks that lookups asked for")),
       hit_tokens_(registry.counter_family("lmcache_mp_lookup_hit_tokens_total",
@@ -64,6 +66,19 @@ void RequestMetrics::unreadable(std::string_view reason) {
   if (const auto turn = unreadable_lines_.take_turn(clock_.now())) {
     log::warning(
         "dropped a message: {} ({} more since the last such line)", reason, turn.held_back);
+  }
+}
+
+void RequestMetrics::chunk_size_unsuitable(std::uint32_t chunk_tokens,
+                                           std::int64_t alignment_tokens) {
+  refused_.with({{"operation", "NEGOTIATE_CHUNK_SIZE"}, {"reason", "invalid"}}).add();
+  if (const auto turn = chunk_size_lines_.take_turn(clock_.now())) {
+    log::warning(
+        "an engine wants chunks that are a multiple of {} tokens, and chunks of {} are not: start "
+        "the server with another --chunk-size ({} more such requests since the last such line)",
+        alignment_tokens,
+        chunk_tokens,
+        turn.held_back);
   }
 }
 

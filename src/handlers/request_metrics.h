@@ -28,6 +28,12 @@ class RequestMetrics {
   // A message whose operation cannot be read or is unknown: dropped.
   void unreadable(std::string_view reason);
 
+  // A client that cannot work with the chunk size has asked for it.
+  void chunk_size_unsuitable(std::uint32_t chunk_tokens, std::int64_t alignment_tokens);
+
+  // What a client says to a stream that has ended: part of the protocol, counted only.
+  void stream_control() { stream_controls_.add(); }
+
   void unanswered(std::string_view operation);
 
   void lookup_answered(const std::string& model,
@@ -51,6 +57,7 @@ class RequestMetrics {
   metrics::CounterFamily& refused_;
   metrics::CounterFamily& unreadable_;
   metrics::CounterFamily& unanswered_;
+  metrics::Counter& stream_controls_;
   metrics::CounterFamily& requested_tokens_;
   metrics::CounterFamily& hit_tokens_;
   metrics::CounterFamily& loaded_chunks_;
@@ -60,6 +67,7 @@ class RequestMetrics {
   log::LogLimiter refused_lines_;
   log::LogLimiter unreadable_lines_;
   log::LogLimiter no_room_lines_;
+  log::LogLimiter chunk_size_lines_;
 };
 
 }  // namespace larder::handlers

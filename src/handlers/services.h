@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 #include "cache/cache_index.h"
 #include "handlers/request_metrics.h"
 #include "pool/pool.h"
+#include "protocol/release.h"
 #include "sessions/ids.h"
 #include "sessions/instances.h"
 #include "sessions/prompt_hashes.h"
@@ -20,7 +22,8 @@ namespace larder::handlers {
 // What an operator set that handlers need to know.
 struct Settings {
   std::uint32_t chunk_tokens = 256;
-  bool serves_engine_driven = true;  // --supported-transfer-mode
+  bool serves_engine_driven = true;                  // --supported-transfer-mode
+  std::optional<protocol::Release> default_release;  // --default-release; nullopt: auto
 };
 
 struct Services {

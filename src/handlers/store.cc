@@ -89,9 +89,11 @@ Result<bool> commit_payload(Services& services,
 
 }  // namespace
 
-Result<protocol::PrepareStoreResponse> on_prepare_store(Services& services,
-                                                        const Caller& caller,
-                                                        const protocol::TransferRequest& request) {
+Result<protocol::PrepareStoreResponse> on_prepare_store(
+    Services& services, const Caller& caller, const protocol::PrepareStoreRequest& request) {
+  if (request.skips_chunks) {
+    return Error{Code::kUnsupported, "chunks of a KV group that are not stored"};
+  }
   Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
   if (!transfer) {
     return transfer.error();

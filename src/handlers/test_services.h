@@ -47,10 +47,11 @@ class TestServices {
         prompts(kTestChunkTokens, 1U << 20, clock),
         metrics(registry, clock),
         services{settings, clock, *pool, index, instances, sessions, prompts, metrics},
-        dispatch(services) {}
+        dialects(settings.default_release, registry, clock),
+        dispatch(services, dialects) {}
 
   ManualClock clock;
-  Settings settings{kTestChunkTokens, true};
+  Settings settings{kTestChunkTokens, true, std::nullopt};
   metrics::Registry registry;
   std::unique_ptr<pool::Pool> pool;
   cache::CacheIndex index;
@@ -60,6 +61,7 @@ class TestServices {
   sessions::PromptHashes prompts;
   RequestMetrics metrics;
   Services services;
+  Dialects dialects;
   Dispatch dispatch;
 };
 

@@ -1,15 +1,11 @@
 #include "handlers/handlers.h"
-#include "protocol/refusals.h"
 
 namespace larder::handlers {
 namespace {
 
-// The release does not matter to the turning away: a newer client would get an answer, and its PING
-// stays true.
-Error turn_away(Services& services,
-                std::uint64_t instance_id,
-                std::span<const std::byte> event_handle) {
-  if (protocol::is_unanswerable(event_handle, protocol::Release::k050)) {
+// A client that must not be answered learns from its PINGs that the cache is no use to it.
+Error turn_away(Services& services, std::uint64_t instance_id, bool has_no_refusal) {
+  if (has_no_refusal) {
     services.instances.turn_away(sessions::InstanceId{instance_id});
   }
   return Error{Code::kUnsupported, "transfers by the server are not served"};
@@ -20,13 +16,13 @@ Error turn_away(Services& services,
 Result<protocol::EventResult> on_store(Services& services,
                                        const Caller&,
                                        const protocol::StoreRequest& request) {
-  return turn_away(services, request.instance_id, request.event_handle);
+  return turn_away(services, request.instance_id, request.has_no_refusal);
 }
 
 Result<protocol::EventResult> on_retrieve(Services& services,
                                           const Caller&,
                                           const protocol::RetrieveRequest& request) {
-  return turn_away(services, request.instance_id, request.event_handle);
+  return turn_away(services, request.instance_id, request.has_no_refusal);
 }
 
 }  // namespace larder::handlers

@@ -1,9 +1,12 @@
-// golden_json.h - for tests: the golden frames of tests/fixtures/wire_*.json as plain values.
+// golden_json.h - for tests: the golden frames of tests/fixtures/wire/<release>.json as plain
+// values, and what the releases call the operations of our table.
 //
 // The fixture's notation: {"$bytes": hex}, {"$tuple": [...]}, {"$float": text}, {"$int": text},
 // {"$enum": value},
 // {"$ipc": hex}, {"$obj": class, fields...}.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/release.h"
+
 namespace larder::protocol::golden {
 
 using Json = nlohmann::json;
@@ -21,6 +26,39 @@ using Json = nlohmann::json;
 inline Json load(const std::string& name) {
   std::ifstream file(std::string(LARDER_FIXTURES) + "/" + name);
   return Json::parse(file);
+}
+
+// The recorded versions; 0.5.0 equals 0.5.1 and 0.5.3 equals 0.5.4 on the wire.
+inline std::vector<std::string> recorded_versions() {
+  return {"0.4.5", "0.4.6", "0.4.7", "0.5.1", "0.5.2", "0.5.4", "0.5.5", "0.5.6", "0.5.7rc3"};
+}
+
+// For tests with one case a version.
+inline std::string name_of_version(const testing::TestParamInfo<std::string>& version) {
+  std::string name = version.param;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+}
+
+inline Json load_version(const std::string& version) {
+  return load("wire/" + version + ".json");
+}
+
+// Our name for what a release calls `name`: ours are the newest names.
+inline std::string row_name(std::string name, Release release) {
+  const auto replace = [&name](std::string_view from, std::string_view to) {
+    if (const std::size_t at = name.find(from); at != std::string::npos) {
+      name.replace(at, from.size(), to);
+    }
+  };
+  const bool is_blend_v1 = name == "CB_LOOKUP_PRE_COMPUTED" ||
+                           (name == "CB_RETRIEVE_PRE_COMPUTED" && release < Release::k055);
+  if (is_blend_v1) {
+    return name + "_V1";
+  }
+  replace("NON_GPU", "ENGINE_DRIVEN");
+  replace("_V3", "");
+  return name;
 }
 
 inline std::vector<std::byte> from_hex(const std::string& hex) {

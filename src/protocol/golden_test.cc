@@ -1,5 +1,5 @@
 // Golden frames: what the real clients sent decodes to the arguments their callers gave, and the
-// real server's reply values encode to the very bytes it sent. One test a recorded vector; the
+// real server's reply values encode to the very bytes it sent, for every recorded release. The
 // arguments are compared as JSON.
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <map>
 
 #include "protocol/golden_json.h"
-#include "protocol/payload_shape.h"
 #include "protocol/requests.h"
 #include "protocol/responses.h"
+#include "protocol/unserved_requests.h"
 
 namespace larder::protocol {
 namespace {
@@ -20,16 +20,18 @@ using golden::to_hex;
 using K = PayloadKind;
 
 struct Vector {
-  std::string fixture;
+  std::string version;
   Release release;
   Json content;
+
+  std::string operation() const { return golden::row_name(content["op"], release); }
 };
 
-std::vector<Vector> all_vectors() {
+std::vector<Vector> vectors_of(const std::string& version) {
   std::vector<Vector> vectors;
-  const Json fixture = golden::load("wire_052.json");
+  const Json fixture = golden::load_version(version);
   for (const Json& vector : fixture["vectors"]) {
-    vectors.push_back({"wire_052.json", Release::k050, vector});
+    vectors.push_back({version, *release_of_version(version), vector});
   }
   return vectors;
 }
@@ -48,6 +50,9 @@ Json describe(const Key& key) {
     described["worker_id"] = *key.worker_id;
   }
   described["token_ids"] = key.tokens_hashable ? Json(key.token_ids) : Json("unhashable");
+  if (key.names_readers) {
+    described["num_kv_readers"] = key.num_kv_readers;
+  }
   return described;
 }
 
@@ -55,8 +60,28 @@ Json describe(const EmptyRequest&) {
   return Json::array();
 }
 
-Json describe(const ClearRequest&) {
-  return Json::array();
+Json describe(const ClearRequest& request) {
+  return Json::array({request.force});
+}
+
+Json describe(const NegotiateRequest& request) {
+  return Json::array({request.alignment_tokens});
+}
+
+Json describe(const ModuleCallRequest& request) {
+  return Json::array({Json{{"method", request.method}, {"payload", to_hex(request.payload)}}});
+}
+
+Json describe(const FreeLookupLocksRequest& request) {
+  Json ranges = Json::array();
+  for (const TokenRange& range : request.extra_ranges) {
+    ranges.push_back(Json::array({range.start, range.end}));
+  }
+  return Json::array({describe(request.key), request.tp_size, ranges});
+}
+
+Json describe(const PrepareStoreRequest& request) {
+  return Json::array({describe(request.key), request.instance_id, request.skips_chunks});
 }
 
 Json describe(const PingRequest& request) {
@@ -113,6 +138,9 @@ Json describe(const RegisterEngineDrivenRequest& request) {
       {"hidden_dim_size", request.hidden_dim_size},
       {"dtype_str", request.dtype_name},
       {"use_mla", request.use_mla},
+      {"num_physical_slots",
+       request.num_physical_slots ? Json(*request.num_physical_slots) : Json(nullptr)},
+      {"group_layouts", request.group_count},
   }});
 }
 
@@ -141,8 +169,8 @@ Json describe(const BlockAllocationRequest& request) {
   return Json::array({request.instance_id, request.model_name, request.record_count});
 }
 
-template <PayloadKind... kKinds>
-Json describe(const Shape<kKinds...>&) {
+template <typename Declared>
+Json describe(const Unserved<Declared>&) {
   return "shape";
 }
 
@@ -161,7 +189,7 @@ const std::map<std::string, Decode>& decoders() {
       {"CLEAR", decode_as<ClearRequest>},
       {"PING", decode_as<PingRequest>},
       {"LOOKUP", decode_as<LookupRequest>},
-      {"FREE_LOOKUP_LOCKS", decode_as<LookupRequest>},
+      {"FREE_LOOKUP_LOCKS", decode_as<FreeLookupLocksRequest>},
       {"QUERY_PREFETCH_STATUS", decode_as<SessionRequest>},
       {"QUERY_PREFETCH_LOOKUP_HITS", decode_as<SessionRequest>},
       {"WAIT_PREFETCH_STATUS", decode_as<WaitRequest>},
@@ -172,7 +200,7 @@ const std::map<std::string, Decode>& decoders() {
       {"UNREGISTER_KV_CACHE", decode_as<InstanceRequest>},
       {"REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT", decode_as<RegisterEngineDrivenRequest>},
       {"UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT", decode_as<InstanceRequest>},
-      {"PREPARE_STORE", decode_as<TransferRequest>},
+      {"PREPARE_STORE", decode_as<PrepareStoreRequest>},
       {"COMMIT_STORE", decode_as<CommitStoreRequest>},
       {"PREPARE_RETRIEVE", decode_as<TransferRequest>},
       {"COMMIT_RETRIEVE", decode_as<TransferRequest>},
@@ -181,19 +209,27 @@ const std::map<std::string, Decode>& decoders() {
       {"CB_UNREGISTER_KV_CACHE", decode_as<Shape<K::kInt>>},
       {"CB_STORE_PRE_COMPUTED", decode_as<Shape<K::kKey, K::kInt, K::kInt, K::kBinary>>},
       {"CB_STORE_FINAL", decode_as<Shape<K::kKey, K::kInt, K::kInt, K::kBinary>>},
-      {"CB_LOOKUP_PRE_COMPUTED", decode_as<Shape<K::kKey>>},
+      {"CB_LOOKUP_PRE_COMPUTED_V1", decode_as<Shape<K::kKey>>},
       {"CB_LOOKUP_PRE_COMPUTED_V2", decode_as<Shape<K::kKey>>},
-      {"CB_RETRIEVE_PRE_COMPUTED",
+      {"CB_RETRIEVE_PRE_COMPUTED_V1",
        decode_as<Shape<K::kKey, K::kTokenSpans, K::kInt, K::kInt, K::kBinary>>},
       {"CB_RETRIEVE_PRE_COMPUTED_V2",
        decode_as<Shape<K::kKey, K::kMatches, K::kInt, K::kInt, K::kBinary>>},
-      {"CB_RETRIEVE_PRE_COMPUTED_V3",
-       decode_as<Shape<K::kKey, K::kMatches, K::kIntArrays, K::kInt, K::kBinary>>},
-      {"CB_REGISTER_ROPE_V3",
-       decode_as<Shape<K::kInt, K::kTensors, K::kInt, K::kBool, K::kIntArray>>},
-      {"CB_UNREGISTER_ROPE_V3", decode_as<Shape<K::kInt>>},
+      {"CB_RETRIEVE_PRE_COMPUTED", decode_as<BlendRetrieveRequest>},
+      {"CB_REGISTER_ROPE", decode_as<RegisterRopeRequest>},
+      {"CB_UNREGISTER_ROPE", decode_as<Shape<K::kInt>>},
+      {"CB_PROTOCOL_HANDSHAKE", decode_as<Shape<K::kInt>>},
+      {"CB_REORDER_PLAN", decode_as<Shape<K::kKey, K::kInt, K::kInt>>},
+      {"SUBSCRIBE_KV_EVENTS", decode_as<Shape<K::kInt, K::kString, K::kInt, K::kInt>>},
+      {"SERVER_MODULE_CALL", decode_as<ModuleCallRequest>},
+      {"SERVER_MODULE_AFFINITY_CALL", decode_as<ModuleCallRequest>},
+      {"NEGOTIATE_CHUNK_SIZE", decode_as<NegotiateRequest>},
+      {"GET_EXPERIMENTAL", decode_as<EmptyRequest>},
+      {"REGISTER_Q_CACHE", decode_as<RegisterKvCacheRequest>},
+      {"UNREGISTER_Q_CACHE", decode_as<InstanceRequest>},
+      {"STORE_Q", decode_as<StoreRequest>},
       {"CB_UNIFIED_LOOKUP", decode_as<LookupRequest>},
-      {"P2P_LOOKUP_AND_LOCK", decode_as<Shape<K::kPeerKeys, K::kMemoryLayout>>},
+      {"P2P_LOOKUP_AND_LOCK", decode_as<PeerLookupRequest>},
       {"P2P_QUERY_LOOKUP_RESULTS", decode_as<Shape<K::kInt>>},
       {"P2P_UNLOCK_OBJECTS", decode_as<Shape<K::kPeerKeys>>},
   };
@@ -207,24 +243,77 @@ bool has_unhashable_token(const Json& tokens) {
   });
 }
 
-// The arguments as the caller gave them, with what the wire cannot tell apart made equal.
-Json expected_arguments(const std::string& operation, const Json& vector) {
-  Json arguments = plain(vector["args"]);
-  for (Json& argument : arguments) {
-    if (argument.is_boolean()) {
-      argument = argument.get<bool>() ? 1 : 0;  // bool for int: coerced by the client
+std::vector<std::uint32_t> unpacked(const std::string& hex) {
+  const std::vector<std::byte> bytes = golden::from_hex(hex);
+  std::vector<std::uint32_t> tokens;
+  for (std::size_t i = 0; i < bytes.size(); i += 4) {
+    std::uint32_t token = 0;
+    for (std::size_t byte = i; byte < i + 4; ++byte) {
+      token = token << 8U | std::to_integer<std::uint32_t>(bytes[byte]);
     }
-    if (argument.is_object() && argument.contains("token_ids") &&
-        has_unhashable_token(argument["token_ids"])) {
-      argument["token_ids"] = "unhashable";
-    }
+    tokens.push_back(token);
   }
-  if (operation == "REGISTER_KV_CACHE") {
+  return tokens;
+}
+
+void make_plain_key(Json& key) {
+  key.erase("request_configs");
+  if (key.contains("token_bytes")) {
+    key["token_ids"] = unpacked(key["token_bytes"]);
+    key.erase("token_bytes");
+  }
+  if (has_unhashable_token(key["token_ids"])) {
+    key["token_ids"] = "unhashable";
+  }
+}
+
+// What the decoded request keeps of arguments whose details it does not need, and of payloads that
+// older releases do not have.
+void reduce(const Vector& vector, Json& arguments) {
+  const std::string operation = vector.operation();
+  if (operation == "REGISTER_KV_CACHE" || operation == "REGISTER_Q_CACHE") {
     arguments[5] = arguments[5].value("kv_layout", "");
-  }
-  if (operation == "REPORT_BLOCK_ALLOCATION") {
+    if (arguments.size() == 6) {
+      arguments.push_back(Json::array());
+    }
+    for (Json& group : arguments[6]) {
+      group.erase("extra_object_group_tag");
+      group.erase("recurrent_state");
+    }
+  } else if (operation == "REPORT_BLOCK_ALLOCATION") {
     arguments[2] = arguments[2].size();
+  } else if (operation == "REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT") {
+    arguments[0]["group_layouts"] = arguments[0].value("group_layouts", Json::array()).size();
+    arguments[0].emplace("num_physical_slots", nullptr);
+  } else if (operation == "FREE_LOOKUP_LOCKS" && arguments.size() == 2) {
+    arguments.push_back(Json::array());
+  } else if (operation == "PREPARE_STORE") {
+    const bool skips = arguments.size() == 3 && !arguments[2].empty();
+    arguments[2] = skips;
+  } else if ((operation == "STORE" || operation == "RETRIEVE") && vector.release < Release::k047) {
+    arguments[2] = Json::array({arguments[2]});
+  } else if (operation == "CLEAR" && arguments.empty()) {
+    arguments.push_back(true);  // before there was a choice
+  } else if (operation == "PING" && arguments.empty()) {
+    arguments.push_back(nullptr);
   }
+}
+
+// The arguments as the caller gave them, with what the wire cannot tell apart made equal.
+Json expected_arguments(const Vector& vector) {
+  Json arguments = plain(vector.content["args"]);
+  for (Json& argument : arguments) {
+    const bool is_for_int = argument.is_boolean() && vector.operation() != "CLEAR";
+    if (is_for_int) {
+      argument = argument.get<bool>() ? 1 : 0;  // coerced by the client
+    } else if (vector.operation() == "CLEAR" && argument.is_number()) {
+      argument = argument != 0;
+    }
+    if (argument.is_object() && argument.contains("request_id")) {
+      make_plain_key(argument);
+    }
+  }
+  reduce(vector, arguments);
   return arguments;
 }
 
@@ -297,7 +386,16 @@ EncodedReply encode_event(const Json& value, Release release) {
   return encode_reply(result, release);
 }
 
+EncodedReply encode_module_call(const Json& value, Release release) {
+  const std::vector<std::byte> payload = golden::from_hex(value["payload"]);
+  const std::string error = value["error"];
+  return encode_reply(ModuleCallResponse{value["success"], payload, error}, release);
+}
+
 EncodedReply encode_object(const Json& value, Release release) {
+  if (value.contains("error")) {
+    return encode_module_call(value, release);
+  }
   if (value.contains("shm_name")) {
     return encode_reply(RegisterEngineDrivenResponse{value["shm_name"], value["pool_size"]},
                         release);
@@ -311,13 +409,23 @@ EncodedReply encode_object(const Json& value, Release release) {
   BlendUnifiedLookupResponse response;
   response.prefix_coverage_tokens = value["prefix_coverage_tokens"];
   response.non_prefix_segments = matches_of(value["non_prefix_segments"]);
-  response.segmented_prefix_segments = matches_of(value["segmented_prefix_segments"]);
+  response.segmented_prefix_segments =
+      matches_of(value.value("segmented_prefix_segments", Json::array()));
   return encode_reply(response, release);
 }
 
 EncodedReply encode_array(const Json& value, Release release) {
-  if (value.size() == 2 && value[0].is_string()) {
+  if (value.size() == 2 && value[0].is_string() && value[1].is_boolean()) {
     return encode_event(value, release);
+  }
+  if (value.size() == 2 && value[0].is_number() && value[1].is_boolean()) {
+    return encode_reply(HandshakeResponse{value[0], value[1]}, release);
+  }
+  if (!value.empty() && value[0].is_number()) {
+    return encode_reply(value.get<IntList>(), release);
+  }
+  if (!value.empty() && value[0].is_string()) {
+    return encode_reply(value.get<std::vector<std::string>>(), release);
   }
   if (!value.empty() && value[0].is_array()) {
     return encode_reply(value.get<TokenSpans>(), release);
@@ -348,62 +456,75 @@ EncodedReply encode_value(const Json& value, Release release) {
   return value.is_array() ? encode_array(value, release) : encode_object(value, release);
 }
 
-class GoldenFrames : public testing::TestWithParam<Vector> {};
+class GoldenFrames : public testing::TestWithParam<std::string> {
+ protected:
+  std::vector<Vector> vectors() const { return vectors_of(GetParam()); }
+};
 
 TEST_P(GoldenFrames, RequestsDecodeToTheirArguments) {
-  const Json& vector = GetParam().content;
-  const std::string operation = vector["op"];
-  ASSERT_TRUE(decoders().contains(operation)) << operation;
-  const golden::RecordedFrames frames(vector["request"]);
-  const Result<Json> arguments = decoders().at(operation)(frames.payloads(), GetParam().release);
-  ASSERT_TRUE(arguments.has_value()) << arguments.error().detail;
-  if (*arguments != Json("shape")) {
-    EXPECT_EQ(*arguments, expected_arguments(operation, vector));
+  for (const Vector& vector : vectors()) {
+    SCOPED_TRACE(vector.content["id"]);
+    const std::string operation = vector.operation();
+    ASSERT_TRUE(decoders().contains(operation)) << operation;
+    const golden::RecordedFrames frames(vector.content["request"]);
+    const Result<Json> arguments = decoders().at(operation)(frames.payloads(), vector.release);
+    if (vector.content["response"].is_null()) {
+      EXPECT_FALSE(arguments.has_value()) << "the release's own server did not take it";
+      continue;
+    }
+    ASSERT_TRUE(arguments.has_value()) << arguments.error().detail;
+    if (*arguments != Json("shape")) {
+      EXPECT_EQ(*arguments, expected_arguments(vector));
+    }
   }
 }
 
 TEST_P(GoldenFrames, ReplyValuesEncodeToTheRecordedBytes) {
-  const Json& vector = GetParam().content;
-  if (vector["response"].is_null()) {
-    GTEST_SKIP() << "the reference did not answer";
+  for (const Vector& vector : vectors()) {
+    SCOPED_TRACE(vector.content["id"]);
+    const Json& response = vector.content["response"];
+    if (response.is_null()) {
+      continue;  // the reference did not answer
+    }
+    const EncodedReply reply =
+        encode_value(plain(vector.content["response_value"]), vector.release);
+    ASSERT_EQ(reply.has_value, response.size() == 3);
+    if (reply.has_value) {
+      EXPECT_EQ(to_hex(reply.value), response[2].get<std::string>());
+    }
   }
-  const EncodedReply reply = encode_value(plain(vector["response_value"]), GetParam().release);
-  ASSERT_EQ(reply.has_value, vector["response"].size() == 3);
-  if (reply.has_value) {
-    EXPECT_EQ(to_hex(reply.value), vector["response"][2].get<std::string>());
+}
+
+void expect_no_prefix_decodes(const Decode& decode,
+                              Release release,
+                              const golden::RecordedFrames& recorded,
+                              std::size_t cut) {
+  std::vector<Frame> frames(recorded.payloads().begin(), recorded.payloads().end());
+  const Frame whole = frames[cut];
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    // A copy of exactly these bytes, so that reading past them is caught by the sanitizer.
+    const std::vector<std::byte> shorter(whole.begin(),
+                                         whole.begin() + static_cast<std::ptrdiff_t>(bytes));
+    frames[cut] = shorter;
+    EXPECT_FALSE(decode(frames, release).has_value()) << "payload " << cut << " cut to " << bytes;
   }
 }
 
 // A payload cut short at any byte is an error: never a crash, never a shorter argument.
 TEST_P(GoldenFrames, RequestsCutShortDoNotDecode) {
-  const Json& vector = GetParam().content;
-  const Decode& decode = decoders().at(vector["op"].get<std::string>());
-  const golden::RecordedFrames recorded(vector["request"]);
-  for (std::size_t cut = 0; cut < recorded.payloads().size(); ++cut) {
-    std::vector<Frame> frames(recorded.payloads().begin(), recorded.payloads().end());
-    const Frame whole = frames[cut];
-    for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {
-      // A copy of exactly these bytes, so that reading past them is caught by the sanitizer.
-      const std::vector<std::byte> shorter(whole.begin(),
-                                           whole.begin() + static_cast<std::ptrdiff_t>(bytes));
-      frames[cut] = shorter;
-      EXPECT_FALSE(decode(frames, GetParam().release).has_value())
-          << "payload " << cut << " cut to " << bytes;
+  for (const Vector& vector : vectors()) {
+    SCOPED_TRACE(vector.content["id"]);
+    const golden::RecordedFrames recorded(vector.content["request"]);
+    for (std::size_t cut = 0; cut < recorded.payloads().size(); ++cut) {
+      expect_no_prefix_decodes(decoders().at(vector.operation()), vector.release, recorded, cut);
     }
   }
 }
 
-std::string name_of_vector(const testing::TestParamInfo<Vector>& info) {
-  std::string name = std::to_string(info.index) + "_" + info.param.content["id"].get<std::string>();
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(AllReleases,
+INSTANTIATE_TEST_SUITE_P(Recorded,
                          GoldenFrames,
-                         testing::ValuesIn(all_vectors()),
-                         name_of_vector);
+                         testing::ValuesIn(golden::recorded_versions()),
+                         golden::name_of_version);
 
 }  // namespace
 }  // namespace larder::protocol

@@ -12,6 +12,14 @@ using codec::MsgpackReader;
 constexpr std::size_t kSaltCodePointsMax = 128;
 constexpr std::size_t kTokenBytes = 4;
 
+// What the reference's clients write: always all fields.
+constexpr std::size_t kFieldsBefore055 = 8;
+constexpr std::size_t kFieldsSince055 = 10;
+constexpr std::size_t kFieldsMax = 32;  // of a key that is looked at without being decoded
+
+// Values that are looked past to find the tokens; no client writes a larger one in front of them.
+constexpr std::size_t kSkippedBytesMax = 64U << 10U;
+
 // One bit for each field the release requires.
 enum FieldBit : unsigned {
   kModelName = 1U << 0U,
@@ -33,6 +41,9 @@ Result<void> read_token_bytes(MsgpackReader& reader, Key& key) {
     return Error{Code::kMalformed, "token_bytes is not a multiple of 4"};
   }
   key.token_ids.resize(packed->size() / kTokenBytes);
+  if (packed->empty()) {
+    return {};
+  }
   std::memcpy(key.token_ids.data(), packed->data(), packed->size());
   std::transform(key.token_ids.begin(),
                  key.token_ids.end(),
@@ -116,7 +127,48 @@ class KeyFields {
   unsigned seen_ = 0;
 };
 
+bool has_tokens_of(MsgpackReader& reader, std::string_view name, Release release) {
+  const Result<codec::MsgpackType> type = reader.peek();
+  if (!type) {
+    return false;
+  }
+  return name == "token_bytes" ? release >= Release::k057rc3 && *type == codec::MsgpackType::kBinary
+                               : release < Release::k057rc3 && *type == codec::MsgpackType::kArray;
+}
+
+// Past one value, unless it is a large container.
+bool skip_small(MsgpackReader& reader, std::size_t frame_bytes) {
+  const Result<codec::MsgpackType> type = reader.peek();
+  const bool is_container = type.has_value() && (*type == codec::MsgpackType::kArray ||
+                                                 *type == codec::MsgpackType::kMap);
+  return (!is_container || frame_bytes <= kSkippedBytesMax) && reader.skip().has_value();
+}
+
 }  // namespace
+
+bool fits_key(MsgpackReader& reader, Release release) {
+  const Result<std::size_t> fields = reader.read_map_header();
+  if (!fields || *fields > kFieldsMax) {
+    return false;
+  }
+  const std::size_t foreign = release >= Release::k055 ? kFieldsBefore055 : kFieldsSince055;
+  if (*fields == foreign) {
+    return false;
+  }
+  for (std::size_t i = 0; i < *fields; ++i) {
+    const Result<std::string_view> name = reader.read_string();
+    if (!name) {
+      return false;
+    }
+    if (*name == "token_ids" || *name == "token_bytes") {
+      return has_tokens_of(reader, *name, release);
+    }
+    if (!skip_small(reader, reader.input_bytes())) {
+      return false;
+    }
+  }
+  return false;
+}
 
 Result<std::string> field_name(MsgpackReader& reader) {
   const Result<std::string_view> text = reader.read_string();
@@ -145,6 +197,7 @@ bool is_valid_salt(std::string_view salt) {
 
 Result<Key> read_key(MsgpackReader& reader, Release release) {
   Key key;
+  key.names_readers = release >= Release::k055;
   KeyFields fields(key, release);
   if (Result<void> read = read_map(
           reader,

@@ -24,7 +24,8 @@ struct Key {
   std::int64_t end = 0;
   std::string request_id;
   std::string cache_salt;
-  std::int64_t num_kv_readers = 0;  // 0.5.5 and later; 0: not given
+  bool names_readers = false;       // 0.5.5 and later: the next field says who will read
+  std::int64_t num_kv_readers = 0;  // of each object; below 1 is no valid request
 };
 
 // Ids and names are kept for the life of a request or an engine, so their length is bounded. Real
@@ -40,6 +41,10 @@ bool is_valid_salt(std::string_view salt);
 
 Result<Key> read_key(codec::MsgpackReader& reader, Release release);
 Result<Key> whole_key(Frame frame, Release release);
+
+// Whether a key looks as the release's clients write it: the number of its fields and the form of
+// its tokens. Looks at the fields up to the tokens only, and at no token.
+bool fits_key(codec::MsgpackReader& reader, Release release);
 
 // Only the request id, from a key that may otherwise be broken; nullopt when even that cannot be
 // read.

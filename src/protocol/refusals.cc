@@ -62,10 +62,15 @@ EncodedReply refuse_with_empty_list(Frames, Release release) {
   return encode_reply(std::vector<BlendMatch>{}, release);
 }
 
+EncodedReply refuse_handshake(Frames, Release release) {
+  return encode_reply(HandshakeResponse{}, release);
+}
+
+EncodedReply refuse_module_call(Frames, Release release) {
+  return encode_reply(ModuleCallResponse{false, {}, "this server has no modules"}, release);
+}
+
 EncodedReply refuse_register(Frames, Release release) {
-  if (release < Release::k047) {
-    return {};
-  }
   return encode_reply(RegisterEngineDrivenResponse{}, release);
 }
 

@@ -37,6 +37,9 @@ EncodedReply refuse_last_event(Frames frames,
 EncodedReply refuse_peer_lookup(Frames frames, Release release);
 EncodedReply refuse_peer_results(Frames frames, Release release);
 
+EncodedReply refuse_handshake(Frames frames, Release release);    // not the peer's version
+EncodedReply refuse_module_call(Frames frames, Release release);  // success=false and a reason
+
 // A CUDA client before 0.5.5 (a 64-byte event handle) opens whatever event comes back, and dies on
 // one that cannot be opened.
 bool is_unanswerable(std::span<const std::byte> event_handle, Release release);

@@ -1,25 +1,17 @@
 #include "protocol/requests.h"
 
-#include <array>
+#include <algorithm>
+
+#include "protocol/payload_sequence.h"
+#include "protocol/refusals.h"
 
 namespace larder::protocol {
 namespace {
 
 using codec::MsgpackReader;
 
-constexpr std::int8_t kDeviceMemoryExt = 1;
-
-Result<void> read_int_array(MsgpackReader& reader, std::vector<std::int64_t>& to) {
-  to.clear();
-  return read_array(reader, [&to](MsgpackReader& element) -> Result<void> {
-    const Result<std::int64_t> value = field_int(element);
-    if (!value) {
-      return value.error();
-    }
-    to.push_back(*value);
-    return {};
-  });
-}
+// A request that was looked up again a few times has as many ranges left over.
+constexpr std::size_t kTokenRangesMax = 1024;
 
 // Flat in 0.4.5 and 0.4.6, one list per group since.
 Result<BlockIds> whole_block_ids(Frame frame, Release release) {
@@ -37,129 +29,25 @@ Result<BlockIds> whole_block_ids(Frame frame, Release release) {
   });
 }
 
-Result<std::vector<std::span<const std::byte>>> whole_tensors(Frame frame) {
-  using Tensors = std::vector<std::span<const std::byte>>;
-  return read_whole(frame, [](MsgpackReader& reader) -> Result<Tensors> {
-    Tensors tensors;
-    const Result<void> read =
-        read_array(reader, [&tensors](MsgpackReader& element) -> Result<void> {
-          const Result<codec::MsgpackExt> ext = element.read_ext();
-          if (!ext) {
-            return ext.error();
-          }
-          if (ext->type != kDeviceMemoryExt) {
-            return Error{Code::kMalformed, "unknown ext type"};
-          }
-          tensors.push_back(ext->body);
-          return {};
-        });
-    return read ? Result<Tensors>(std::move(tensors)) : read.error();
-  });
-}
-
-Result<std::string> whole_engine_type(Frame frame, Release release) {
-  const Result<std::string_view> name = whole_string(frame);
-  if (!name) {
-    return name.error();
-  }
-  constexpr std::array<std::string_view, 5> kNames{"vllm", "sglang", "trtllm", "mock", "atom"};
-  const std::size_t known = release >= Release::k055 ? kNames.size() : kNames.size() - 1;
-  for (std::size_t i = 0; i < known; ++i) {
-    if (*name == kNames[i]) {
-      return std::string(*name);
-    }
-  }
-  return Error{Code::kMalformed, "engine type"};
-}
-
-bool is_kv_layout(std::string_view text, Release release) {
-  if (text == "NHD" || text == "HND") {
-    return true;
-  }
-  return release >= Release::k055 && (text == "BLHNC" || text == "BLNHC");
-}
-
-// A typed dict: known keys are checked, unknown ones skipped.
-Result<void> read_layout_hint(std::string_view name,
-                              MsgpackReader& reader,
-                              Release release,
-                              std::string& kv_layout) {
-  if (name == "kv_layout") {
-    Result<std::string> text = field_string(reader);
-    if (!text || !is_kv_layout(*text, release)) {
-      return Error{Code::kMalformed, "kv_layout"};
-    }
-    kv_layout = std::move(*text);
-    return {};
-  }
-  if (name == "num_kv_heads" || name == "tokens_per_block" || name == "head_dim" ||
-      (name == "inference_engine_logical_block_size" && release < Release::k047)) {
-    std::int64_t ignored = 0;
-    return assign(ignored, field_int(reader));
-  }
-  if (name == "kv_list_layout" && release >= Release::k055) {
-    const Result<std::string> text = field_string(reader);
-    if (!text || (*text != "k_v" && !(*text == "unified" && release >= Release::k056))) {
-      return Error{Code::kMalformed, "kv_list_layout"};
-    }
-    return {};
-  }
-  return reader.skip();
-}
-
-Result<std::string> whole_layout_hints(Frame frame, Release release) {
-  return read_whole(frame, [release](MsgpackReader& reader) -> Result<std::string> {
-    std::string kv_layout;
-    const Result<void> read = read_map(reader, [&](std::string_view name, MsgpackReader& value) {
-      return read_layout_hint(name, value, release, kv_layout);
-    });
-    return read ? Result<std::string>(std::move(kv_layout)) : read.error();
-  });
-}
-
-Result<EngineGroup> read_group(MsgpackReader& reader, Release release) {
-  EngineGroup group;
-  bool has_id = false;
-  const Result<void> read =
-      read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
-        if (name == "engine_group_id") {
-          has_id = true;
-          return assign(group.engine_group_id, field_int(value));
-        }
-        if (name == "layer_indices") {
-          return read_int_array(value, group.layer_indices);
-        }
-        if (name == "tokens_per_block") {
-          return assign(group.tokens_per_block, field_int(value));
-        }
-        if (name == "sw_size_tokens") {
-          return assign(group.sliding_window_tokens, field_int(value));
-        }
-        if (name == "extra_object_group_tag" && release >= Release::k055) {
-          std::int64_t ignored = 0;
-          return assign(ignored, field_int(value));
-        }
-        if (name == "recurrent_state" && release >= Release::k055) {
-          bool ignored = false;
-          return assign(ignored, value.read_bool());
-        }
-        return value.skip();
-      });
-  if (!read) {
-    return read.error();
-  }
-  return has_id ? Result<EngineGroup>(std::move(group))
-                : Error{Code::kMalformed, "engine_group_id is missing"};
-}
-
-Result<std::vector<EngineGroup>> whole_groups(Frame frame, Release release) {
-  using Groups = std::vector<EngineGroup>;
-  return read_whole(frame, [release](MsgpackReader& reader) -> Result<Groups> {
-    Groups groups;
+Result<std::vector<TokenRange>> whole_token_ranges(Frame frame) {
+  using Ranges = std::vector<TokenRange>;
+  return read_whole(frame, [](MsgpackReader& reader) -> Result<Ranges> {
+    Ranges ranges;
+    std::vector<std::int64_t> ends;
     const Result<void> read = read_array(reader, [&](MsgpackReader& element) -> Result<void> {
-      return assign(groups.emplace_back(), read_group(element, release));
+      Result<void> pair = read_int_array(element, ends);
+      if (pair && ends.size() != 2) {
+        return Error{Code::kMalformed, "not a pair"};
+      }
+      if (pair && ranges.size() == kTokenRangesMax) {
+        return Error{Code::kTooLarge, "too many ranges"};
+      }
+      if (pair) {
+        ranges.push_back({ends[0], ends[1]});
+      }
+      return pair;
     });
-    return read ? Result<Groups>(std::move(groups)) : read.error();
+    return read ? Result<Ranges>(std::move(ranges)) : read.error();
   });
 }
 
@@ -201,102 +89,46 @@ Result<std::size_t> whole_allocation_records(Frame frame) {
   });
 }
 
-// The eight required fields of the engine-driven registration, as bits.
-class RegistrationFields {
- public:
-  RegistrationFields(RegisterEngineDrivenRequest& to, Release release)
-      : to_(to), release_(release) {}
-
-  Result<void> operator()(std::string_view name, MsgpackReader& reader) {
-    if (name == "instance_id") {
-      return seen(0, read_id(reader));
-    }
-    if (name == "model_name") {
-      return seen(1, assign(to_.model_name, field_name(reader)));
-    }
-    if (name == "world_size") {
-      return seen(2, assign(to_.world_size, field_int(reader)));
-    }
-    if (name == "block_size") {
-      return seen(3, assign(to_.block_size, field_int(reader)));
-    }
-    if (name == "num_layers") {
-      return seen(4, assign(to_.num_layers, field_int(reader)));
-    }
-    if (name == "hidden_dim_size") {
-      return seen(5, assign(to_.hidden_dim_size, field_int(reader)));
-    }
-    if (name == "dtype_str") {
-      return seen(6, assign(to_.dtype_name, field_string(reader)));
-    }
-    if (name == "use_mla") {
-      return seen(7, assign(to_.use_mla, reader.read_bool()));
-    }
-    if (name == "num_physical_slots" && release_ >= Release::k055) {
-      return assign(to_.num_physical_slots, field_optional_int(reader));
-    }
-    return reader.skip();
-  }
-
-  bool complete() const { return seen_ == 0xFFU; }
-
- private:
-  Result<void> read_id(MsgpackReader& reader) {
-    const Result<codec::MsgpackInt> id = reader.read_int();
-    if (!id) {
-      return id.error();
-    }
-    to_.instance_id = id->bits;
-    return {};
-  }
-
-  Result<void> seen(unsigned bit, Result<void> read) {
-    seen_ |= 1U << bit;
-    return read;
-  }
-
-  RegisterEngineDrivenRequest& to_;
-  Release release_;
-  unsigned seen_ = 0;
-};
-
-// Reads payloads in their order and stops at the first that fails.
-class PayloadSequence {
- public:
-  PayloadSequence(Frames frames, std::size_t count)
-      : frames_(frames), outcome_(expect_count(frames, count)) {}
-
-  // `read(frame)` gives the Result of the next payload.
-  template <typename T, typename Read>
-  PayloadSequence& next(T& to, Read read) {
-    if (outcome_) {
-      outcome_ = assign(to, read(frames_[position_]));
-      ++position_;
-    }
-    return *this;
-  }
-
-  template <typename T>
-  PayloadSequence& next(T& to, Release release, Result<T> (*read)(Frame, Release)) {
-    return next(to, [release, read](Frame frame) { return read(frame, release); });
-  }
-
-  template <typename Request>
-  Result<Request> finish(Request request) const {
-    return outcome_ ? Result<Request>(std::move(request)) : outcome_.error();
-  }
-
- private:
-  Frames frames_;
-  std::size_t position_ = 0;
-  Result<void> outcome_;
-};
-
 }  // namespace
 
 Result<EmptyRequest> EmptyRequest::decode(Frames frames, Release) {
   const Result<void> counted = expect_count(frames, 0);
   return counted ? Result<EmptyRequest>(EmptyRequest{}) : counted.error();
+}
+
+Result<NegotiateRequest> NegotiateRequest::decode(Frames frames, Release release) {
+  NegotiateRequest request;
+  PayloadSequence sequence(frames, 1);
+  sequence.next(request.alignment_tokens, release, whole_int);
+  return sequence.finish(request);
+}
+
+Result<ModuleCallRequest> ModuleCallRequest::decode(Frames frames, Release) {
+  if (Result<void> counted = expect_count(frames, 1); !counted) {
+    return counted.error();
+  }
+  return read_whole(frames[0], [](MsgpackReader& reader) -> Result<ModuleCallRequest> {
+    ModuleCallRequest request;
+    bool has_method = false;
+    bool has_payload = false;
+    const Result<void> read =
+        read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
+          if (name == "method") {
+            has_method = true;
+            return assign(request.method, value.read_string());
+          }
+          if (name == "payload") {
+            has_payload = true;
+            return assign(request.payload, value.read_binary());
+          }
+          return value.skip();
+        });
+    if (!read) {
+      return read.error();
+    }
+    return has_method && has_payload ? Result<ModuleCallRequest>(request)
+                                     : Error{Code::kMalformed, "a field of the call is missing"};
+  });
 }
 
 Result<ClearRequest> ClearRequest::decode(Frames frames, Release release) {
@@ -329,114 +161,101 @@ Result<PingRequest> PingRequest::decode(Frames frames, Release release) {
 
 Result<InstanceRequest> InstanceRequest::decode(Frames frames, Release release) {
   InstanceRequest request;
-  PayloadSequence payloads(frames, 1);
-  payloads.next(request.instance_id, release, whole_id);
-  return payloads.finish(request);
+  PayloadSequence sequence(frames, 1);
+  sequence.next(request.instance_id, release, whole_id);
+  return sequence.finish(request);
 }
 
 Result<SessionRequest> SessionRequest::decode(Frames frames, Release) {
   SessionRequest request;
-  PayloadSequence payloads(frames, 1);
-  payloads.next(request.request_id, whole_name);
-  return payloads.finish(std::move(request));
+  PayloadSequence sequence(frames, 1);
+  sequence.next(request.request_id, whole_name);
+  return sequence.finish(std::move(request));
 }
 
 Result<WaitRequest> WaitRequest::decode(Frames frames, Release) {
   WaitRequest request;
-  PayloadSequence payloads(frames, 2);
-  payloads.next(request.request_id, whole_name).next(request.timeout_s, whole_float);
-  return payloads.finish(std::move(request));
+  PayloadSequence sequence(frames, 2);
+  sequence.next(request.request_id, whole_name).next(request.timeout_s, whole_float);
+  return sequence.finish(std::move(request));
 }
 
 Result<LookupRequest> LookupRequest::decode(Frames frames, Release release) {
   LookupRequest request;
-  PayloadSequence payloads(frames, 2);
-  payloads.next(request.key, release, whole_key).next(request.tp_size, release, whole_int);
-  return payloads.finish(std::move(request));
+  PayloadSequence sequence(frames, 2);
+  sequence.next(request.key, release, whole_key).next(request.tp_size, release, whole_int);
+  return sequence.finish(std::move(request));
+}
+
+Result<FreeLookupLocksRequest> FreeLookupLocksRequest::decode(Frames frames, Release release) {
+  FreeLookupLocksRequest request;
+  PayloadSequence sequence(frames, payloads(release).size());
+  sequence.next(request.key, release, whole_key).next(request.tp_size, release, whole_int);
+  if (release >= Release::k057rc3) {
+    sequence.next(request.extra_ranges, whole_token_ranges);
+  }
+  return sequence.finish(std::move(request));
+}
+
+Result<PrepareStoreRequest> PrepareStoreRequest::decode(Frames frames, Release release) {
+  PrepareStoreRequest request;
+  PayloadSequence sequence(frames, payloads(release).size());
+  sequence.next(request.key, release, whole_key).next(request.instance_id, release, whole_id);
+  if (release >= Release::k057rc3) {
+    BlockIds skipped;
+    sequence.next(skipped, release, whole_block_ids);
+    request.skips_chunks = std::any_of(
+        skipped.begin(), skipped.end(), [](const auto& group) { return !group.empty(); });
+  }
+  return sequence.finish(std::move(request));
 }
 
 Result<TransferRequest> TransferRequest::decode(Frames frames, Release release) {
   TransferRequest request;
-  PayloadSequence payloads(frames, 2);
-  payloads.next(request.key, release, whole_key).next(request.instance_id, release, whole_id);
-  return payloads.finish(std::move(request));
+  PayloadSequence sequence(frames, 2);
+  sequence.next(request.key, release, whole_key).next(request.instance_id, release, whole_id);
+  return sequence.finish(std::move(request));
 }
 
 Result<CommitStoreRequest> CommitStoreRequest::decode(Frames frames, Release release) {
   CommitStoreRequest request;
-  PayloadSequence payloads(frames, 3);
-  payloads.next(request.key, release, whole_key)
+  PayloadSequence sequence(frames, 3);
+  sequence.next(request.key, release, whole_key)
       .next(request.instance_id, release, whole_id)
       .next(request.payload, whole_binary);
-  return payloads.finish(std::move(request));
-}
-
-Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames frames,
-                                                                        Release release) {
-  if (Result<void> counted = expect_count(frames, 1); !counted) {
-    return counted.error();
-  }
-  return read_whole(
-      frames[0], [release](MsgpackReader& reader) -> Result<RegisterEngineDrivenRequest> {
-        RegisterEngineDrivenRequest request;
-        RegistrationFields fields(request, release);
-        const Result<void> read = read_map(
-            reader,
-            [&fields](std::string_view name, MsgpackReader& value) { return fields(name, value); });
-        if (!read) {
-          return read.error();
-        }
-        if (!fields.complete()) {
-          return Error{Code::kMalformed, "a required field of the registration is missing"};
-        }
-        return request;
-      });
+  return sequence.finish(std::move(request));
 }
 
 Result<StoreRequest> StoreRequest::decode(Frames frames, Release release) {
   StoreRequest request;
-  PayloadSequence payloads(frames, 4);
-  payloads.next(request.key, release, whole_key)
+  PayloadSequence sequence(frames, 4);
+  sequence.next(request.key, release, whole_key)
       .next(request.instance_id, release, whole_id)
       .next(request.block_ids, release, whole_block_ids)
       .next(request.event_handle, whole_binary);
-  return payloads.finish(std::move(request));
+  request.has_no_refusal = is_unanswerable(request.event_handle, release);
+  return sequence.finish(std::move(request));
 }
 
 Result<RetrieveRequest> RetrieveRequest::decode(Frames frames, Release release) {
   RetrieveRequest request;
-  PayloadSequence payloads(frames, 5);
-  payloads.next(request.key, release, whole_key)
+  PayloadSequence sequence(frames, 5);
+  sequence.next(request.key, release, whole_key)
       .next(request.instance_id, release, whole_id)
       .next(request.block_ids, release, whole_block_ids)
       .next(request.event_handle, whole_binary)
       .next(request.skip_first_n_tokens, release, whole_int);
-  return payloads.finish(std::move(request));
-}
-
-Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Release release) {
-  RegisterKvCacheRequest request;
-  const bool has_groups = release >= Release::k047;
-  PayloadSequence payloads(frames, has_groups ? 7 : 6);
-  payloads.next(request.instance_id, release, whole_id)
-      .next(request.tensors, whole_tensors)
-      .next(request.model_name, whole_name)
-      .next(request.world_size, release, whole_int)
-      .next(request.engine_type, release, whole_engine_type)
-      .next(request.kv_layout, release, whole_layout_hints);
-  if (has_groups) {
-    payloads.next(request.groups, release, whole_groups);
-  }
-  return payloads.finish(std::move(request));
+  request.has_no_refusal = is_unanswerable(request.event_handle, release);
+  return sequence.finish(std::move(request));
 }
 
 Result<BlockAllocationRequest> BlockAllocationRequest::decode(Frames frames, Release release) {
   BlockAllocationRequest request;
-  PayloadSequence payloads(frames, 3);
-  payloads.next(request.instance_id, release, whole_id)
+  PayloadSequence sequence(frames, 3);
+  sequence.next(request.instance_id, release, whole_id)
       .next(request.model_name, whole_name)
       .next(request.record_count, whole_allocation_records);
-  return payloads.finish(std::move(request));
+  return sequence.finish(std::move(request));
 }
 
 }  // namespace larder::protocol

@@ -1,9 +1,9 @@
 // requests.h - the decoded arguments of every operation.
 //
-// Each struct has one `decode` that takes the payload frames and the release; a payload that
-// changed between releases is decoded here and nowhere else. Decoding is pure and strict: it fails
-// on a wrong count, type or trailing byte. Spans and string views point into the frames, which
-// outlive the request.
+// Each struct says with `payloads` what its frames are declared to be in a release, and has one
+// `decode` that takes the frames and the release; a payload that changed between releases is
+// decoded here and nowhere else. Decoding is pure and strict: it fails on a wrong count, type or
+// trailing byte. Spans and string views point into the frames, which outlive the request.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,44 @@
 
 #include "protocol/frames.h"
 #include "protocol/key.h"
+#include "protocol/payloads.h"
 
 namespace larder::protocol {
 
+// NEGOTIATE_CHUNK_SIZE.
+struct NegotiateRequest {
+  std::int64_t alignment_tokens = 0;  // the chunk size must be a multiple of it
+
+  static Payloads payloads(Release release);
+  static Result<NegotiateRequest> decode(Frames frames, Release release);
+};
+
+// SERVER_MODULE_CALL, SERVER_MODULE_AFFINITY_CALL.
+struct ModuleCallRequest {
+  std::string_view method;
+  std::span<const std::byte> payload;
+
+  static Payloads payloads(Release release);
+  static Result<ModuleCallRequest> decode(Frames frames, Release release);
+};
+
 // GET_CHUNK_SIZE, NOOP, GET_EXPERIMENTAL.
 struct EmptyRequest {
+  static Payloads payloads(Release release);
   static Result<EmptyRequest> decode(Frames frames, Release release);
 };
 
 struct ClearRequest {
   bool force = true;  // before 0.5.6 there is no such payload and CLEAR always forces
 
+  static Payloads payloads(Release release);
   static Result<ClearRequest> decode(Frames frames, Release release);
 };
 
 struct PingRequest {
   std::optional<std::uint64_t> instance_id;  // nullopt: a scheduler or a prober
 
+  static Payloads payloads(Release release);
   static Result<PingRequest> decode(Frames frames, Release release);
 };
 
@@ -39,6 +60,7 @@ struct PingRequest {
 struct InstanceRequest {
   std::uint64_t instance_id = 0;
 
+  static Payloads payloads(Release release);
   static Result<InstanceRequest> decode(Frames frames, Release release);
 };
 
@@ -46,6 +68,7 @@ struct InstanceRequest {
 struct SessionRequest {
   std::string request_id;
 
+  static Payloads payloads(Release release);
   static Result<SessionRequest> decode(Frames frames, Release release);
 };
 
@@ -53,22 +76,48 @@ struct WaitRequest {
   std::string request_id;
   double timeout_s = 0.0;  // as sent: may be negative, huge or NaN
 
+  static Payloads payloads(Release release);
   static Result<WaitRequest> decode(Frames frames, Release release);
 };
 
-// LOOKUP, FREE_LOOKUP_LOCKS, CB_UNIFIED_LOOKUP.
+// LOOKUP, CB_UNIFIED_LOOKUP.
 struct LookupRequest {
   Key key;
-  std::int64_t tp_size = 0;
+  std::int64_t tp_size = 0;  // says who will read up to 0.5.4; later the key does
 
+  static Payloads payloads(Release release);
   static Result<LookupRequest> decode(Frames frames, Release release);
 };
 
-// PREPARE_STORE, PREPARE_RETRIEVE, COMMIT_RETRIEVE.
+struct TokenRange {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+struct FreeLookupLocksRequest {
+  Key key;
+  std::int64_t tp_size = 0;
+  std::vector<TokenRange> extra_ranges;  // 0.5.7 and later: more ranges of the same prompt
+
+  static Payloads payloads(Release release);
+  static Result<FreeLookupLocksRequest> decode(Frames frames, Release release);
+};
+
+struct PrepareStoreRequest {
+  Key key;
+  std::uint64_t instance_id = 0;
+  bool skips_chunks = false;  // 0.5.7 and later: some chunks of some KV group will not be stored
+
+  static Payloads payloads(Release release);
+  static Result<PrepareStoreRequest> decode(Frames frames, Release release);
+};
+
+// PREPARE_RETRIEVE, COMMIT_RETRIEVE.
 struct TransferRequest {
   Key key;
   std::uint64_t instance_id = 0;
 
+  static Payloads payloads(Release release);
   static Result<TransferRequest> decode(Frames frames, Release release);
 };
 
@@ -77,6 +126,7 @@ struct CommitStoreRequest {
   std::uint64_t instance_id = 0;
   std::span<const std::byte> payload;  // empty: the client wrote into its slots
 
+  static Payloads payloads(Release release);
   static Result<CommitStoreRequest> decode(Frames frames, Release release);
 };
 
@@ -89,8 +139,12 @@ struct RegisterEngineDrivenRequest {
   std::int64_t hidden_dim_size = 0;
   std::string dtype_name;
   bool use_mla = false;                            // one plane instead of K and V
-  std::optional<std::int64_t> num_physical_slots;  // 0.5.5 and later
+  std::optional<std::int64_t> num_physical_slots;  // tokens of an object; 0.5.5 and later
+  std::size_t group_count = 0;                     // KV groups; 0.5.7 and later
+  bool is_recurrent = false;                       // one of these keeps a state, not tokens
+  bool can_map_pool = true;                        // 0.4.7 and later
 
+  static Payloads payloads(Release release);
   static Result<RegisterEngineDrivenRequest> decode(Frames frames, Release release);
 };
 
@@ -101,7 +155,9 @@ struct StoreRequest {
   std::uint64_t instance_id = 0;
   BlockIds block_ids;
   std::span<const std::byte> event_handle;
+  bool has_no_refusal = false;  // a failure has no answer (refusals.h)
 
+  static Payloads payloads(Release release);
   static Result<StoreRequest> decode(Frames frames, Release release);
 };
 
@@ -111,7 +167,9 @@ struct RetrieveRequest {
   BlockIds block_ids;
   std::span<const std::byte> event_handle;
   std::int64_t skip_first_n_tokens = 0;
+  bool has_no_refusal = false;
 
+  static Payloads payloads(Release release);
   static Result<RetrieveRequest> decode(Frames frames, Release release);
 };
 
@@ -131,6 +189,7 @@ struct RegisterKvCacheRequest {
   std::string kv_layout;            // of the layout hints; "" when absent
   std::vector<EngineGroup> groups;  // 0.4.7 and later
 
+  static Payloads payloads(Release release);
   static Result<RegisterKvCacheRequest> decode(Frames frames, Release release);
 };
 
@@ -139,6 +198,7 @@ struct BlockAllocationRequest {
   std::string model_name;
   std::size_t record_count = 0;
 
+  static Payloads payloads(Release release);
   static Result<BlockAllocationRequest> decode(Frames frames, Release release);
 };
 

@@ -163,4 +163,111 @@ void encode(MsgpackWriter& writer, const std::vector<PeerAddress>& value, Releas
   }
 }
 
+void encode(MsgpackWriter& writer, const ModuleCallResponse& value, Release) {
+  writer.write_map_header(3);
+  writer.write_string("success");
+  writer.write_bool(value.success);
+  writer.write_string("payload");
+  writer.write_binary(value.payload);
+  writer.write_string("error");
+  writer.write_string(value.error);
+}
+
+void encode(MsgpackWriter& writer, const HandshakeResponse& value, Release) {
+  writer.write_array_header(2);
+  writer.write_int(value.version);
+  writer.write_bool(value.is_compatible);
+}
+
+void encode(MsgpackWriter& writer, const IntList& value, Release) {
+  writer.write_array_header(value.size());
+  for (const std::int64_t number : value) {
+    writer.write_int(number);
+  }
+}
+
+EncodedReply encode_reply(const RegisterEngineDrivenResponse& value, Release release) {
+  EncodedReply reply;
+  reply.has_value = release >= Release::k047;
+  if (reply.has_value) {
+    MsgpackWriter writer(reply.value);
+    encode(writer, value, release);
+  }
+  return reply;
+}
+
+std::string_view text_of(ReplyOf<None>, Release) {
+  return "none";
+}
+
+std::string_view text_of(ReplyOf<bool>, Release) {
+  return "bool";
+}
+
+std::string_view text_of(ReplyOf<std::int64_t>, Release) {
+  return "int";
+}
+
+std::string_view text_of(ReplyOf<std::optional<std::int64_t>>, Release) {
+  return "int or none";
+}
+
+std::string_view text_of(ReplyOf<std::string_view>, Release) {
+  return "str";
+}
+
+std::string_view text_of(ReplyOf<std::vector<std::string>>, Release) {
+  return "[str]";
+}
+
+std::string_view text_of(ReplyOf<RegisterEngineDrivenResponse>, Release release) {
+  if (release < Release::k047) {
+    return "none";
+  }
+  return release < Release::k057rc3 ? "{shm_name, pool_size}"
+                                    : "{shm_name, pool_size, null_block_id}";
+}
+
+std::string_view text_of(ReplyOf<PrepareStoreResponse>, Release) {
+  return "{context: {slots, chunk_indices}}";
+}
+
+std::string_view text_of(ReplyOf<PrepareRetrieveResponse>, Release) {
+  return "{success, data, context: {slots}}";
+}
+
+std::string_view text_of(ReplyOf<EventResult>, Release) {
+  return "[bin, bool]";
+}
+
+std::string_view text_of(ReplyOf<std::vector<BlendMatch>>, Release) {
+  return "[CBMatchResult]";
+}
+
+std::string_view text_of(ReplyOf<TokenSpans>, Release) {
+  return "[[int, int]]";
+}
+
+std::string_view text_of(ReplyOf<std::optional<BlendUnifiedLookupResponse>>, Release release) {
+  return release < Release::k050 ? "{prefix_coverage_tokens, non_prefix_segments} or none"
+                                 : "{prefix_coverage_tokens, non_prefix_segments, "
+                                   "segmented_prefix_segments} or none";
+}
+
+std::string_view text_of(ReplyOf<std::optional<std::vector<PeerAddress>>>, Release) {
+  return "[{offset, size}] or none";
+}
+
+std::string_view text_of(ReplyOf<ModuleCallResponse>, Release) {
+  return "{success, payload, error}";
+}
+
+std::string_view text_of(ReplyOf<HandshakeResponse>, Release) {
+  return "[int, bool]";
+}
+
+std::string_view text_of(ReplyOf<IntList>, Release) {
+  return "[int]";
+}
+
 }  // namespace larder::protocol

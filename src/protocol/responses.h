@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -80,12 +81,24 @@ struct BlendUnifiedLookupResponse {
   std::vector<BlendMatch> segmented_prefix_segments;
 };
 
+struct ModuleCallResponse {
+  bool success = false;
+  std::span<const std::byte> payload;
+  std::string_view error;
+};
+
+struct HandshakeResponse {  // of blend's wire protocol
+  std::int64_t version = 1;
+  bool is_compatible = false;
+};
+
 struct PeerAddress {
   std::int64_t offset = -1;  // -1 with size 0: not here
   std::int64_t size = 0;
 };
 
 using TokenSpans = std::vector<std::pair<std::int64_t, std::int64_t>>;
+using IntList = std::vector<std::int64_t>;
 
 void encode(codec::MsgpackWriter& writer, bool value, Release release);
 void encode(codec::MsgpackWriter& writer, std::int64_t value, Release release);
@@ -101,6 +114,9 @@ void encode(codec::MsgpackWriter& writer, const std::vector<BlendMatch>& value, 
 void encode(codec::MsgpackWriter& writer, const TokenSpans& value, Release release);
 void encode(codec::MsgpackWriter& writer, const BlendUnifiedLookupResponse& value, Release release);
 void encode(codec::MsgpackWriter& writer, const std::vector<PeerAddress>& value, Release release);
+void encode(codec::MsgpackWriter& writer, const ModuleCallResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const HandshakeResponse& value, Release release);
+void encode(codec::MsgpackWriter& writer, const IntList& value, Release release);
 
 inline EncodedReply encode_reply(None, Release) {
   return {};
@@ -119,5 +135,36 @@ template <typename T>
 EncodedReply encode_reply(const std::optional<T>& value, Release release) {
   return value.has_value() ? encode_reply(*value, release) : EncodedReply{};
 }
+
+// In 0.4.6 the operation has no response, whatever came of it.
+EncodedReply encode_reply(const RegisterEngineDrivenResponse& value, Release release);
+
+// What a reply is declared to be in a release: equal texts are equal encodings. Shown in
+// docs/protocol.md, and used to tell whether releases can be answered alike.
+template <typename Reply>
+struct ReplyOf {};
+
+std::string_view text_of(ReplyOf<None>, Release);
+std::string_view text_of(ReplyOf<bool>, Release);
+std::string_view text_of(ReplyOf<std::int64_t>, Release);
+std::string_view text_of(ReplyOf<std::optional<std::int64_t>>, Release);
+std::string_view text_of(ReplyOf<std::string_view>, Release);
+std::string_view text_of(ReplyOf<std::vector<std::string>>, Release);
+std::string_view text_of(ReplyOf<RegisterEngineDrivenResponse>, Release release);
+std::string_view text_of(ReplyOf<PrepareStoreResponse>, Release);
+std::string_view text_of(ReplyOf<PrepareRetrieveResponse>, Release);
+std::string_view text_of(ReplyOf<EventResult>, Release);
+std::string_view text_of(ReplyOf<std::vector<BlendMatch>>, Release);
+std::string_view text_of(ReplyOf<TokenSpans>, Release);
+std::string_view text_of(ReplyOf<std::optional<BlendUnifiedLookupResponse>>, Release release);
+std::string_view text_of(ReplyOf<std::optional<std::vector<PeerAddress>>>, Release);
+std::string_view text_of(ReplyOf<ModuleCallResponse>, Release);
+std::string_view text_of(ReplyOf<HandshakeResponse>, Release);
+std::string_view text_of(ReplyOf<IntList>, Release);
+
+template <typename Reply>
+inline constexpr bool kMayBeNone = std::is_same_v<Reply, None>;
+template <typename T>
+inline constexpr bool kMayBeNone<std::optional<T>> = true;
 
 }  // namespace larder::protocol

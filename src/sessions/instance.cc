@@ -38,7 +38,8 @@ Instance::Instance(InstanceId instance_id,
     : id(instance_id),
       registration(std::move(what)),
       last_seen_(now.time_since_epoch().count()),
-      connection_(static_cast<std::uint64_t>(connection)) {}
+      connection_(static_cast<std::uint64_t>(connection)),
+      kind_(initial_kind()) {}
 
 void Instance::seen(ConnectionId connection, TimePoint now) {
   last_seen_.store(now.time_since_epoch().count());

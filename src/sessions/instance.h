@@ -30,7 +30,8 @@ struct Registration {
   std::uint32_t world_size = 1;
   std::int64_t block_size = 0;  // tokens; for the status only
   bool use_mla = false;
-  tensors::Layout layout;  // of every object this instance stores or reads
+  tensors::Layout layout;    // of every object this instance stores or reads
+  bool can_map_pool = true;  // false: its release knows copy mode only
 
   bool operator==(const Registration&) const = default;
 };
@@ -78,6 +79,9 @@ class Instance {
 
   ClientKind kind() const { return kind_.load(); }
 
+  // The client starts over: what it did before says nothing.
+  void forget_kind() { kind_.store(initial_kind()); }
+
   // True when this is news.
   bool learn_kind(ClientKind kind) { return kind_.exchange(kind) != kind; }
 
@@ -122,12 +126,16 @@ class Instance {
     cache::ReadLease lease;
   };
 
+  ClientKind initial_kind() const {
+    return registration.can_map_pool ? ClientKind::kUnknown : ClientKind::kCopy;
+  }
+
   Quarantine::Held take_all() LARDER_REQUIRES(mutex_);
 
   std::atomic<Duration::rep> last_seen_;
   std::atomic<std::uint64_t> connection_;
   std::atomic<bool> pinged_{false};
-  std::atomic<ClientKind> kind_{ClientKind::kUnknown};
+  std::atomic<ClientKind> kind_;
 
   mutable Mutex mutex_;
   bool closed_ LARDER_GUARDED_BY(mutex_) = false;

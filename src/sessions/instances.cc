@@ -52,7 +52,7 @@ Instances::Registered Instances::add(InstanceId id,
   }
   quarantine_.add(again->drop_transfers(), id, connection, limits_.quarantine_restart);
   again->seen(connection, clock_.now());
-  again->learn_kind(ClientKind::kUnknown);
+  again->forget_kind();
   return Registered::kAgain;
 }
 

@@ -33,7 +33,7 @@ struct Route {
   Lane lane = Lane::kWire;
   std::uint16_t operation = 0;
   std::uint8_t release = 0;
-  bool refused = false;  // run() answers with the safe negative and does nothing else
+  std::uint8_t treatment = 0;
 };
 
 // Keeps the memory behind a request's frames.

@@ -5,7 +5,7 @@ receive loop, so each known operation is answered - correctly, or with the negat
 survives - and the rest is dropped.
 Method: raw frames against one server. Answers are decoded with the real client's own decoder and
 declared types; a request that must stay unanswered is followed by others on its connection that
-are answered. The golden frames were recorded from the real client (tests/fixtures/wire_052.json).
+are answered. The golden frames were recorded from the real client (tests/fixtures/wire/).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_MATCH = {
 }  # fmt: skip
 CUDA_EVENT = bytes(range(64))
 GOLDEN = json.loads(
-    (Path(__file__).parent.parent / "fixtures" / "wire_052.json").read_text(encoding="utf-8")
+    (Path(__file__).parent.parent / "fixtures" / "wire" / "0.5.2.json").read_text(encoding="utf-8")
 )
 
 # The safe answer of each operation; a type stands for any value of it.

@@ -1,4 +1,4 @@
-#include "protocol/payload_shape.h"
+#include "protocol/unserved_requests.h"
 
 #include <string>
 
@@ -140,8 +140,25 @@ Result<void> read_memory_layout(MsgpackReader& reader) {
   return seen == 3U && shapes == dtypes ? Result<void>() : Error{Code::kMalformed, "memory layout"};
 }
 
+Result<void> read_memory_layouts(MsgpackReader& reader) {
+  const Result<std::size_t> pairs = reader.read_map_header();
+  if (!pairs) {
+    return pairs.error();
+  }
+  Result<void> read;
+  for (std::size_t i = 0; read.has_value() && i < *pairs; ++i) {
+    read = read_int_field(reader);
+    if (read) {
+      read = read_memory_layout(reader);
+    }
+  }
+  return read;
+}
+
 Result<void> read_structure(MsgpackReader& reader, PayloadKind kind) {
   switch (kind) {
+    case PayloadKind::kMemoryLayouts:
+      return read_memory_layouts(reader);
     case PayloadKind::kTensor:
       return read_tensor(reader);
     case PayloadKind::kTensors:
@@ -188,12 +205,49 @@ Result<void> check_payload(Frame frame, PayloadKind kind, Release release) {
 
 }  // namespace
 
-Result<void> check_shape(Frames frames, std::span<const PayloadKind> kinds, Release release) {
-  Result<void> checked = expect_count(frames, kinds.size());
-  for (std::size_t i = 0; checked.has_value() && i < kinds.size(); ++i) {
-    checked = check_payload(frames[i], kinds[i], release);
+Result<void> check_shape(Frames frames, Payloads payloads, Release release) {
+  Result<void> checked = expect_count(frames, payloads.size());
+  for (std::size_t i = 0; checked.has_value() && i < payloads.size(); ++i) {
+    checked = check_payload(frames[i], payloads[i], release);
   }
   return checked;
+}
+
+Payloads RegisterRopeRequest::payloads(Release release) {
+  using K = PayloadKind;
+  if (release < Release::k052) {
+    return kPayloadList<K::kInt, K::kTensor, K::kInt, K::kBool>;
+  }
+  if (release < Release::k053) {
+    return kPayloadList<K::kInt, K::kTensors, K::kInt, K::kBool, K::kIntArray>;
+  }
+  if (release < Release::k056) {
+    return kPayloadList<K::kInt, K::kTensors, K::kInt, K::kBool, K::kIntArray, K::kIntArrays>;
+  }
+  return kPayloadList<K::kInt,
+                      K::kTensors,
+                      K::kInt,
+                      K::kBool,
+                      K::kIntArray,
+                      K::kIntArrays,
+                      K::kIntArray,
+                      K::kString>;
+}
+
+Payloads BlendRetrieveRequest::payloads(Release release) {
+  using K = PayloadKind;
+  if (release < Release::k052) {
+    return kPayloadList<K::kKey, K::kMatches, K::kIntArray, K::kInt, K::kBinary>;
+  }
+  return kPayloadList<K::kKey, K::kMatches, K::kIntArrays, K::kInt, K::kBinary>;
+}
+
+Payloads PeerLookupRequest::payloads(Release release) {
+  using K = PayloadKind;
+  if (release < Release::k053) {
+    return kPayloadList<K::kPeerKeys, K::kMemoryLayout>;
+  }
+  return kPayloadList<K::kPeerKeys, K::kMemoryLayouts>;
 }
 
 }  // namespace larder::protocol

@@ -1,0 +1,212 @@
+#include "handlers/release_detector.h"
+
+#include "base/check.h"
+#include "codec/msgpack_reader.h"
+
+namespace larder::handlers {
+namespace {
+
+using protocol::Release;
+using protocol::ReleaseSet;
+
+constexpr std::size_t kUidFrame = 0;
+constexpr std::size_t kOperationFrame = 1;
+constexpr std::size_t kFirstPayload = 2;
+constexpr std::size_t kStreamControlFrames = 3;  // uid, an empty frame, "ack" or "cancel"
+
+constexpr std::string_view kClear = "CLEAR";
+constexpr std::string_view kGetChunkSize = "GET_CHUNK_SIZE";
+constexpr std::string_view kNoop = "NOOP";
+constexpr std::string_view kPing = "PING";
+
+constexpr std::string_view kAmbiguous = "ambiguous";
+
+bool is_zero(protocol::Frame frame) {
+  codec::MsgpackReader reader(frame);
+  const Result<std::int64_t> uid = reader.read_int64();
+  return uid.has_value() && *uid == 0 && reader.at_end();
+}
+
+Reading dropped(std::string_view why) {
+  return {Treatment::kDrop, nullptr, Release::k045, why};
+}
+
+}  // namespace
+
+// One message under the releases it could be of.
+class ReleaseDetector::Message {
+ public:
+  Message(OperationId id, protocol::Frames frames)
+      : id_(id), payloads_(frames.subspan(kFirstPayload)), is_first_(is_zero(frames[kUidFrame])) {}
+
+  // Its client counts uids from 0.
+  bool is_first() const { return is_first_; }
+
+  bool has_payloads() const { return !payloads_.empty(); }
+
+  ReleaseSet known_to(ReleaseSet releases) const {
+    return releases.where([this](Release release) { return under(release) != nullptr; });
+  }
+
+  ReleaseSet fitting(ReleaseSet releases) const {
+    return releases.where([this](Release release) {
+      const Operation* const operation = under(release);
+      return operation != nullptr &&
+             protocol::fits(payloads_, operation->payloads(release), release);
+    });
+  }
+
+  // The functions below REQUIRE that all these releases know the operation.
+
+  ReleaseSet read_as(std::string_view name, ReleaseSet releases) const {
+    return releases.where([&](Release release) { return under(release)->name == name; });
+  }
+
+  // One operation, one form of reply.
+  bool is_agreed(ReleaseSet releases) const {
+    const Operation& operation = *under(releases.oldest());
+    const std::string_view reply = operation.reply(releases.oldest());
+    return releases == releases.where([&](Release release) {
+      return under(release) == &operation && operation.reply(release) == reply;
+    });
+  }
+
+  Reading as(Treatment treatment, ReleaseSet releases, std::string_view why = {}) const {
+    return {treatment, under(releases.oldest()), releases.oldest(), why};
+  }
+
+  Reading undecided(ReleaseSet releases) const {
+    const ReleaseSet may_be_none =
+        releases.where([this](Release release) { return under(release)->reply_may_be_none; });
+    if (may_be_none == releases) {
+      return as(Treatment::kAnswerEmpty, releases, kAmbiguous);
+    }
+    const protocol::EncodedReply refusal = refusal_of(releases.oldest());
+    const ReleaseSet same = releases.where([&](Release release) {
+      const protocol::EncodedReply other = refusal_of(release);
+      return other.send == refusal.send && other.has_value == refusal.has_value &&
+             other.value == refusal.value;
+    });
+    return same == releases ? as(Treatment::kRefuse, releases, kAmbiguous) : dropped(kAmbiguous);
+  }
+
+ private:
+  const Operation* under(Release release) const { return find_operation(id_, release); }
+
+  protocol::EncodedReply refusal_of(Release release) const {
+    return under(release)->refusal(payloads_, release);
+  }
+
+  OperationId id_;
+  protocol::Frames payloads_;
+  bool is_first_;
+};
+
+std::string_view name_of(DecidedBy decided_by) {
+  switch (decided_by) {
+    case DecidedBy::kNothing:
+      return "nothing";
+    case DecidedBy::kMessages:
+      return "messages";
+    case DecidedBy::kChunkSize:
+      return "chunk_size";
+    case DecidedBy::kHeartbeat:
+      return "heartbeat";
+    case DecidedBy::kPrior:
+      return "prior";
+    case DecidedBy::kDefault:
+      return "default";
+  }
+  LARDER_UNREACHABLE();
+}
+
+Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
+  if (frames.size() < kFirstPayload) {
+    return dropped("too few frames");
+  }
+  const protocol::Frame operation = frames[kOperationFrame];
+  if (operation.empty() && frames.size() == kStreamControlFrames) {
+    return dropped(kStreamControl);
+  }
+  const Result<OperationId> id = read_operation_id(operation);
+  if (!id) {
+    return dropped("operation is neither a number nor a name");
+  }
+  const Message message(*id, frames);
+  const ReleaseSet fitting_possible = message.fitting(dialect.possible);
+  ReleaseSet fitting = fitting_possible & dialect.spoken;
+  if (fitting_possible.empty()) {
+    return misfit(dialect, message);
+  }
+  if (fitting.empty()) {
+    fitting = fitting_possible;
+    dialect.spoken = dialect.possible;
+    dialect.decided_by = DecidedBy::kNothing;
+  }
+  const ReleaseSet spoken_before = dialect.spoken;
+  const bool was_settled = dialect.is_settled();
+  dialect.possible = fitting_possible;
+  dialect.spoken = fitting;
+  if (!message.is_agreed(fitting)) {
+    const Choice choice = choose(message, fitting);
+    if (choice.releases.empty()) {
+      return message.undecided(fitting);
+    }
+    dialect.spoken = choice.releases;
+    dialect.decided_by = choice.decided_by;
+    if (choice.is_certain) {
+      dialect.possible = choice.releases;
+    }
+  } else if (dialect.is_settled() && dialect.decided_by == DecidedBy::kNothing) {
+    dialect.decided_by = DecidedBy::kMessages;
+  }
+  note_prior(dialect, spoken_before);
+  const bool may_clear =
+      was_settled && message.read_as(kClear, fitting_possible) == fitting_possible;
+  if (!may_clear && !message.read_as(kClear, dialect.spoken).empty()) {
+    return message.as(Treatment::kRefuse, dialect.spoken, "CLEAR before the release is known");
+  }
+  return message.as(Treatment::kRun, dialect.spoken);
+}
+
+Reading ReleaseDetector::misfit(const Dialect& dialect, const Message& message) {
+  const ReleaseSet known = message.known_to(dialect.spoken);
+  if (known.empty()) {
+    return dropped("unknown operation");
+  }
+  // Running it fails to decode, or finds what was only written unlike any client.
+  return dialect.is_settled() ? message.as(Treatment::kRun, known) : message.undecided(known);
+}
+
+ReleaseDetector::Choice ReleaseDetector::choose(const Message& message, ReleaseSet fitting) const {
+  const ReleaseSet asking = message.read_as(kGetChunkSize, fitting);
+  const bool is_first_question = message.is_first() && !message.has_payloads();
+  const ReleaseSet noop = message.read_as(kNoop, fitting);
+  const bool is_noop_otherwise = fitting == fitting.where([&](Release release) {
+    return asking.contains(release) || noop.contains(release);
+  });
+  if (!asking.empty() && (is_first_question || is_noop_otherwise)) {
+    return {asking, DecidedBy::kChunkSize, message.is_first()};
+  }
+  if (const ReleaseSet pings = message.read_as(kPing, fitting); !pings.empty()) {
+    return {pings, DecidedBy::kHeartbeat, false};
+  }
+  if (const ReleaseSet like_others = fitting & prior_;
+      !like_others.empty() && message.is_agreed(like_others)) {
+    return {like_others, DecidedBy::kPrior, false};
+  }
+  if (const ReleaseSet by_default = fitting & default_;
+      !by_default.empty() && message.is_agreed(by_default)) {
+    return {by_default, DecidedBy::kDefault, false};
+  }
+  return {};
+}
+
+void ReleaseDetector::note_prior(const Dialect& dialect, ReleaseSet spoken_before) {
+  const bool is_news = dialect.is_settled() && !(dialect.spoken == spoken_before);
+  if (is_news && dialect.decided_by != DecidedBy::kPrior) {
+    prior_ = protocol::family_of(dialect.spoken.oldest());
+  }
+}
+
+}  // namespace larder::handlers
