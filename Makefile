@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc)
 ARGS ?=
 FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 600
 PYTHON := $(CURDIR)/build/venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
@@ -16,7 +17,7 @@ log="$$(mktemp)"; cmake --preset $(1) $(3) >"$$log" 2>&1 || { cat "$$log" >&2; r
 cmake --build --preset $(1) $(if $(2),--target $(2))
 endef
 
-.PHONY: all run test e2e diff bench fuzz tidy format clean help
+.PHONY: all run test soak e2e diff bench fuzz tidy format clean help
 
 all: ## build the server: build/larder
 	@scripts/bootstrap.sh run
@@ -33,9 +34,14 @@ test: ## every test but the slow ones below; ctest's summary comes last
 	@$(call build,dev,,-DLARDER_PYTHON=$(PYTHON) -DLARDER_TSAN_BUILD_DIR=$(CURDIR)/build/tsan)
 	@ctest --test-dir build/dev --output-on-failure -j2
 
-e2e: all ## a vLLM engine on the CPU with LMCache's connector against the server (3.6 GB, minutes)
+soak: all ## clients of four releases on one server for SOAK_SECONDS (600); bytes, replies and locks are checked
+	@scripts/bootstrap.sh test
+	@$(PYTHON) tests/releases/run_soak.py --binary build/larder --seconds $(SOAK_SECONDS) $(ARGS)
+
+e2e: all ## a vLLM engine on the CPU with LMCache's connector, of two releases, against the server (3.6 GB, minutes)
 	@scripts/bootstrap.sh e2e
 	@tests/e2e/run_e2e.py --binary build/larder $(ARGS)
+	@tests/e2e/run_e2e.py --binary build/larder --client 0.5.6 $(ARGS)
 
 diff: all ## the same requests to LMCache's own server and to ours, answers compared
 	@scripts/bootstrap.sh diff

@@ -4,14 +4,17 @@
 #   scripts/bootstrap.sh run|bench|fuzz|tidy|test|e2e|diff
 #
 # Debian packages are installed as root or with sudo; without either, the missing ones are named and the script fails.
-# `test` also creates build/venv with the Python client (scripts/requirements/test.txt), `e2e` and `diff` create
-# build/e2e-venv (scripts/bootstrap_e2e.sh). pip takes its index from its own configuration: where the index gives CUDA
+# `test` also creates build/venv with the Python client (scripts/requirements/test.txt) and installs the clients of other
+# releases (scripts/bootstrap_clients.sh), `e2e` and `diff` create build/e2e-venv (scripts/bootstrap_e2e.sh). pip takes its index from its own configuration: where the index gives CUDA
 # builds of torch, name one with CPU builds in PIP_EXTRA_INDEX_URL to save some gigabytes.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 level="${1:-}"
 lmcache_version=0.5.2
+# Tested besides it, each in a folder of its own.
+other_clients=(0.4.7 0.5.4 0.5.6)
+e2e_clients=(0.5.6)
 
 run_packages=(g++ cmake ninja-build pkg-config libzmq3-dev libcli11-dev libspdlog-dev libfmt-dev
   nlohmann-json3-dev libcpp-httplib-dev)
@@ -95,7 +98,7 @@ find_python() {
 create_test_venv() {
   local venv="$root/build/venv" requirements="$root/scripts/requirements/test.txt"
   local stamp="$venv/bootstrap.stamp" digest
-  digest="$(cat "$requirements" "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)"
+  digest="$({ cat "$requirements" && echo "lmcache==$lmcache_version"; } | sha256sum | cut -d' ' -f1)"
   if [[ -f "$stamp" && "$(<"$stamp")" == "$digest" && -x "$venv/bin/python" ]]; then
     return
   fi
@@ -120,6 +123,13 @@ create_test_venv() {
 
 install_packages "${packages[@]}"
 case "$level" in
-  test) create_test_venv ;;
-  e2e | diff) "$root/scripts/bootstrap_e2e.sh" ;;
+  test)
+    create_test_venv
+    "$root/scripts/bootstrap_clients.sh" "$root/build/venv/bin/python" "${other_clients[@]}"
+    ;;
+  e2e)
+    "$root/scripts/bootstrap_e2e.sh"
+    "$root/scripts/bootstrap_clients.sh" "${LARDER_E2E_VENV:-$root/build/e2e-venv}/bin/python" "${e2e_clients[@]}"
+    ;;
+  diff) "$root/scripts/bootstrap_e2e.sh" ;;
 esac

@@ -16,6 +16,11 @@ constexpr std::size_t kIndent = 6;
 
 // "NUMBER", "{a,b}": what stands for the value.
 std::string value_word(const Flag& flag) {
+  // A longer list does not fit in front of the help, which names them then.
+  constexpr std::size_t kChoicesMax = 50;
+  if (flag.choices.size() > kChoicesMax) {
+    return "CHOICE";
+  }
   if (!flag.choices.empty()) {
     std::string choices(flag.choices);
     std::replace(choices.begin(), choices.end(), '|', ',');

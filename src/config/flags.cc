@@ -31,8 +31,9 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"default-release", kText, "auto",
      "auto|0.4.5|0.4.6|0.4.7|0.5.0|0.5.1|0.5.2|0.5.3|0.5.4|0.5.5|0.5.6|0.5.7rc3", kRequestPort,
      kLarder, kSupported,
-     "The LMCache release to assume where a connection's messages do not tell (docs/protocol.md). "
-     "Clients of all releases are recognised with any value; set it where most are 0.4.x."},
+     "The LMCache release to assume where a connection's messages do not tell (docs/protocol.md): "
+     "auto or a version, 0.4.5 to 0.5.6 or 0.5.7rc3. Clients of all releases are recognised with any "
+     "value; set it where most are 0.4.x."},
 
     {"l1-size-gb", kNumber, "", "", kMemory, k052, kSupported,
      "Size of the pool in GiB; fractions work, 4 MiB (0.00390625) is the least. Without it: a "

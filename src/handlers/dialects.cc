@@ -22,7 +22,8 @@ Dialects::Dialects(std::optional<protocol::Release> default_release,
 Reading Dialects::read(sessions::ConnectionId connection, protocol::Frames frames) {
   const MutexLock lock(mutex_);
   Kept& kept = kept_[connection];
-  const Reading reading = detector_.read(kept.dialect, frames);
+  Reading reading = detector_.read(kept.dialect, frames);
+  reading.is_reconnect = kept.dialect.is_reconnect;
   if (kept.dialect.is_settled() && kept.dialect.spoken.size() <= kAnnouncedDialectsMax &&
       !kept.announced.contains(kept.dialect.spoken)) {
     announce(connection, kept);

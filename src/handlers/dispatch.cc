@@ -78,7 +78,8 @@ std::optional<transport::Route> Dispatch::route(const transport::Request& reques
   return transport::Route{lane,
                           row,
                           static_cast<std::uint8_t>(reading.release),
-                          static_cast<std::uint8_t>(reading.treatment)};
+                          static_cast<std::uint8_t>(reading.treatment),
+                          reading.is_reconnect};
 }
 
 transport::Reply Dispatch::run(const transport::Request& request) noexcept {
@@ -119,7 +120,7 @@ void Dispatch::connection_closed(transport::ConnectionId connection) {
 
 RunResult Dispatch::run_guarded(const Operation& operation,
                                 const transport::Request& request) noexcept {
-  const Caller caller{connection_of(request)};
+  const Caller caller{connection_of(request), request.route.is_reconnect};
   const protocol::Frames payloads = payloads_of(request);
   RunResult result;
   try {

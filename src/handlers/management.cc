@@ -34,6 +34,9 @@ Result<std::string_view> on_noop(Services&, const Caller&, const protocol::Empty
 Result<bool> on_ping(Services& services,
                      const Caller& caller,
                      const protocol::PingRequest& request) {
+  if (request.is_of_connection) {
+    return services.instances.ping_connection(caller.connection, caller.is_reconnect);
+  }
   if (!request.instance_id.has_value()) {
     return true;
   }

@@ -172,12 +172,13 @@ void after_refused_register(Services& services,
 }
 
 Result<None> on_unregister_kv_cache(Services& services,
-                                    const Caller&,
+                                    const Caller& caller,
                                     const protocol::InstanceRequest& request) {
-  if (!services.instances.remove_refused(sessions::InstanceId{request.instance_id})) {
-    log::debug("UNREGISTER of instance {}, which is not registered", request.instance_id);
+  if (services.instances.remove_refused(sessions::InstanceId{request.instance_id})) {
+    return None{};
   }
-  return None{};
+  // 0.4.6 has one UNREGISTER for both kinds.
+  return on_unregister_engine_driven(services, caller, request);
 }
 
 }  // namespace larder::handlers

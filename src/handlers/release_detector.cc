@@ -16,8 +16,15 @@ constexpr std::size_t kStreamControlFrames = 3;  // uid, an empty frame, "ack" o
 
 constexpr std::string_view kClear = "CLEAR";
 constexpr std::string_view kGetChunkSize = "GET_CHUNK_SIZE";
+constexpr std::string_view kLookup = "LOOKUP";
 constexpr std::string_view kNoop = "NOOP";
 constexpr std::string_view kPing = "PING";
+constexpr std::string_view kPoll = "QUERY_PREFETCH_STATUS";
+constexpr std::string_view kNoReply = "none";
+
+// A poll names a request; no client ends a session twice in a row, let alone three times.
+constexpr std::size_t kPollBytesMax = 2048;
+constexpr std::uint32_t kRepeatsOfPoll = 2;
 
 constexpr std::string_view kAmbiguous = "ambiguous";
 
@@ -43,6 +50,18 @@ class ReleaseDetector::Message {
   bool is_first() const { return is_first_; }
 
   bool has_payloads() const { return !payloads_.empty(); }
+
+  // Counts how often it came in a row.
+  void note_in(Dialect& dialect) const {
+    const bool is_short = payloads_.size() == 1 && payloads_[0].size() <= kPollBytesMax;
+    std::vector<std::byte> said;
+    if (is_short) {
+      said.assign(operation_.begin(), operation_.end());
+      said.insert(said.end(), payloads_[0].begin(), payloads_[0].end());
+    }
+    dialect.repeats = is_short && said == dialect.last ? dialect.repeats + 1 : 0;
+    dialect.last = std::move(said);
+  }
 
   ReleaseSet known_to(ReleaseSet releases) const {
     return releases.where([this](Release release) { return under(release) != nullptr; });
@@ -71,11 +90,23 @@ class ReleaseDetector::Message {
     });
   }
 
+  // Their replies are all of one form.
+  bool is_replied_alike(ReleaseSet releases) const {
+    const std::string_view reply = reply_of(releases.oldest());
+    return releases == releases.where([&](Release release) { return reply_of(release) == reply; });
+  }
+
+  std::string_view reply_of(Release release) const { return under(release)->reply(release); }
+
   Reading as(Treatment treatment, ReleaseSet releases, std::string_view why = {}) const {
     return {treatment, under(releases.oldest()), releases.oldest(), why};
   }
 
   Reading undecided(ReleaseSet releases) const {
+    const ReleaseSet lookups = read_as(kLookup, releases);
+    if (!lookups.empty() && is_replied_alike(releases)) {
+      return as(Treatment::kRun, lookups);
+    }
     const ReleaseSet may_be_none =
         releases.where([this](Release release) { return under(release)->reply_may_be_none; });
     if (may_be_none == releases) {
@@ -98,6 +129,7 @@ class ReleaseDetector::Message {
   }
 
   OperationId id_;
+  protocol::Frame operation_;
   protocol::Frames payloads_;
   bool is_first_;
 };
@@ -112,6 +144,8 @@ std::string_view name_of(DecidedBy decided_by) {
       return "chunk_size";
     case DecidedBy::kHeartbeat:
       return "heartbeat";
+    case DecidedBy::kPoll:
+      return "poll";
     case DecidedBy::kPrior:
       return "prior";
     case DecidedBy::kDefault:
@@ -133,22 +167,41 @@ Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
     return dropped("operation is neither a number nor a name");
   }
   const Message message(*id, frames);
+  if (!dialect.has_spoken) {
+    dialect.has_spoken = true;
+    dialect.is_reconnect = !message.is_first();
+  }
   const ReleaseSet fitting_possible = message.fitting(dialect.possible);
   ReleaseSet fitting = fitting_possible & dialect.spoken;
   if (fitting_possible.empty()) {
     return misfit(dialect, message);
   }
-  if (fitting.empty()) {
+  const bool is_guessed = !(dialect.possible == dialect.spoken);
+  const bool is_open = is_guessed || !dialect.is_settled();
+  if (is_open) {
+    message.note_in(dialect);
+  }
+  const bool is_poll_against_guess = is_guessed && dialect.repeats >= kRepeatsOfPoll &&
+                                     message.read_as(kPoll, fitting).empty() &&
+                                     !message.read_as(kPoll, fitting_possible).empty();
+  if (fitting.empty() || is_poll_against_guess) {
     fitting = fitting_possible;
     dialect.spoken = dialect.possible;
     dialect.decided_by = DecidedBy::kNothing;
+  }
+  if (dialect.decided_by == DecidedBy::kPrior && !message.read_as(kPoll, fitting).empty() &&
+      !(message.read_as(kPoll, fitting_possible) == fitting_possible)) {
+    if (dialect.repeats < kRepeatsOfPoll) {
+      return message.undecided(fitting_possible);  // see may_follow_prior()
+    }
+    dialect.decided_by = DecidedBy::kPoll;
   }
   const ReleaseSet spoken_before = dialect.spoken;
   const bool was_settled = dialect.is_settled();
   dialect.possible = fitting_possible;
   dialect.spoken = fitting;
   if (!message.is_agreed(fitting)) {
-    const Choice choice = choose(message, fitting);
+    const Choice choice = choose(dialect, message, fitting);
     if (choice.releases.empty()) {
       return message.undecided(fitting);
     }
@@ -178,7 +231,9 @@ Reading ReleaseDetector::misfit(const Dialect& dialect, const Message& message) 
   return dialect.is_settled() ? message.as(Treatment::kRun, known) : message.undecided(known);
 }
 
-ReleaseDetector::Choice ReleaseDetector::choose(const Message& message, ReleaseSet fitting) const {
+ReleaseDetector::Choice ReleaseDetector::choose(const Dialect& dialect,
+                                                const Message& message,
+                                                ReleaseSet fitting) const {
   const ReleaseSet asking = message.read_as(kGetChunkSize, fitting);
   const bool is_first_question = message.is_first() && !message.has_payloads();
   const ReleaseSet noop = message.read_as(kNoop, fitting);
@@ -191,22 +246,41 @@ ReleaseDetector::Choice ReleaseDetector::choose(const Message& message, ReleaseS
   if (const ReleaseSet pings = message.read_as(kPing, fitting); !pings.empty()) {
     return {pings, DecidedBy::kHeartbeat, false};
   }
-  if (const ReleaseSet like_others = fitting & prior_;
-      !like_others.empty() && message.is_agreed(like_others)) {
+  if (const ReleaseSet polls = message.read_as(kPoll, fitting);
+      !polls.empty() && dialect.repeats >= kRepeatsOfPoll) {
+    return {polls, DecidedBy::kPoll, false};
+  }
+  const ReleaseSet like_others = fitting & prior_;
+  if (!like_others.empty() && may_follow_prior(message, like_others, fitting)) {
     return {like_others, DecidedBy::kPrior, false};
   }
-  if (const ReleaseSet by_default = fitting & default_;
-      !by_default.empty() && message.is_agreed(by_default)) {
+  const ReleaseSet by_default = fitting & default_;
+  if (!by_default.empty() && message.is_agreed(by_default)) {
     return {by_default, DecidedBy::kDefault, false};
   }
   return {};
 }
 
+// A reply that the client does not expect can end its receive loop. So a poll is never read into a
+// message by what others speak, as it will be repeated anyway; and where the fleet is mixed, only
+// what has no reply, or the same in every reading, is.
+bool ReleaseDetector::may_follow_prior(const Message& message,
+                                       ReleaseSet like_others,
+                                       ReleaseSet fitting) const {
+  const bool is_safe =
+      message.is_replied_alike(fitting) || message.reply_of(like_others.oldest()) == kNoReply;
+  return message.is_agreed(like_others) && message.read_as(kPoll, like_others).empty() &&
+         (is_safe || !is_fleet_mixed_);
+}
+
 void ReleaseDetector::note_prior(const Dialect& dialect, ReleaseSet spoken_before) {
   const bool is_news = dialect.is_settled() && !(dialect.spoken == spoken_before);
-  if (is_news && dialect.decided_by != DecidedBy::kPrior) {
-    prior_ = protocol::family_of(dialect.spoken.oldest());
+  if (!is_news || dialect.decided_by == DecidedBy::kPrior) {
+    return;
   }
+  const ReleaseSet family = protocol::family_of(dialect.spoken.oldest());
+  is_fleet_mixed_ = is_fleet_mixed_ || !(prior_.empty() || prior_ == family);
+  prior_ = family;
 }
 
 }  // namespace larder::handlers

@@ -8,10 +8,12 @@
 //     one family agree on nearly everything and may stay together for good;
 //   * is decided, when they do not agree, by the first rule that can: a client's first message
 //     (uid 0) without payload asks for the chunk size, and so does what else could only be NOOP; a
-//     message that could be a heartbeat is one; then the release that was last recognised on
-//     another connection; then the default release.
-// What no rule decides is answered with two frames where every reading takes that for "nothing
-// yet", with the safe negative where all readings have the same one, and dropped otherwise.
+//     message that could be a heartbeat is one; one that comes a third time in a row is a poll;
+//     then the release that was last recognised on another connection; then the default release.
+// What no rule decides is run as a LOOKUP where that is one reading and none has a reply (the
+// others only give locks back), answered with two frames where every reading takes that for
+// "nothing yet", with the safe negative where all readings have the same one, and dropped
+// otherwise.
 // CLEAR never runs before the connection is settled, that is, down to one family, nor while a
 // guess could be wrong about it.
 //
@@ -24,6 +26,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "handlers/operations.h"
 #include "protocol/release.h"
@@ -35,6 +38,7 @@ enum class DecidedBy : std::uint8_t {
   kMessages,   // no other release would say this
   kChunkSize,  // asked for it
   kHeartbeat,  // what repeats after a reconnect
+  kPoll,       // asked again and again
   kPrior,      // the release last recognised on another connection
   kDefault,    // --default-release, or 0.5.0-0.5.2 without it
 };
@@ -48,6 +52,12 @@ struct Dialect {
   // Those of them that guesses left.
   protocol::ReleaseSet spoken = protocol::ReleaseSet::all();
   DecidedBy decided_by = DecidedBy::kNothing;
+  bool has_spoken = false;
+  bool is_reconnect = false;  // its client had spoken before, over another connection
+
+  // The last message, if it is short, and how often it came in a row.
+  std::vector<std::byte> last;
+  std::uint32_t repeats = 0;
 
   bool is_settled() const { return protocol::is_one_family(spoken); }
 };
@@ -68,6 +78,7 @@ struct Reading {
   const Operation* operation = nullptr;  // nullptr when dropped
   protocol::Release release{};           // whose decoder and encoder to use
   std::string_view why;                  // of kRefuse and kDrop; a metric label
+  bool is_reconnect = false;             // as the dialect says
 };
 
 class ReleaseDetector {
@@ -93,11 +104,15 @@ class ReleaseDetector {
   };
 
   static Reading misfit(const Dialect& dialect, const Message& message);
-  Choice choose(const Message& message, protocol::ReleaseSet fitting) const;
+  Choice choose(const Dialect& dialect, const Message& message, protocol::ReleaseSet fitting) const;
+  bool may_follow_prior(const Message& message,
+                        protocol::ReleaseSet like_others,
+                        protocol::ReleaseSet fitting) const;
   void note_prior(const Dialect& dialect, protocol::ReleaseSet spoken_before);
 
   const protocol::ReleaseSet default_;
-  protocol::ReleaseSet prior_;  // a family; empty: none yet
+  protocol::ReleaseSet prior_;   // a family; empty: none yet
+  bool is_fleet_mixed_ = false;  // several families were recognised
 };
 
 }  // namespace larder::handlers

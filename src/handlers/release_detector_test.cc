@@ -263,13 +263,14 @@ std::vector<Collision> collisions() {
       {"0.4.7", "FREE_LOOKUP_LOCKS", 5, "", "0.4.7", "FREE_LOOKUP_LOCKS"},
       {"0.5.4", "LOOKUP", 5, "", "0.5.4", "LOOKUP"},
       {"0.5.4", "LOOKUP", 5, "0.5.4", "", "LOOKUP"},
-      {"0.5.4", "LOOKUP", 5, "", "", ""},
+      {"0.5.4", "LOOKUP", 5, "", "", "LOOKUP"},  // and the other reading only gives locks back
       {"0.5.6", "LOOKUP", 5, "", "0.4.7", "LOOKUP"},
       {"0.5.7rc3", "LOOKUP", 5, "", "0.4.7", "LOOKUP"},
       // 9: END_SESSION, QUERY_PREFETCH_STATUS.
       {"0.4.5", "END_SESSION", 5, "0.4.5", "", "END_SESSION"},
       {"0.4.7", "END_SESSION", 5, "", "0.4.7", "END_SESSION"},
-      {"0.5.6", "QUERY_PREFETCH_STATUS", 5, "", "0.5.6", "QUERY_PREFETCH_STATUS"},
+      {"0.5.6", "QUERY_PREFETCH_STATUS", 5, "0.5.6", "", "QUERY_PREFETCH_STATUS"},
+      {"0.5.6", "QUERY_PREFETCH_STATUS", 5, "", "0.5.6", ""},  // it will be asked again
       {"0.5.6", "QUERY_PREFETCH_STATUS", 5, "", "", ""},
       // 12: PREPARE_STORE, FREE_LOOKUP_LOCKS.
       {"0.4.7", "PREPARE_STORE", 5, "", "0.4.7", "PREPARE_STORE"},
@@ -314,7 +315,7 @@ TEST(Undecided, IsAnsweredWithNothingWhereNobodyMinds) {
   Connection connection(detector);
   // END_SESSION to some, a question that may be asked again to others.
   EXPECT_EQ(connection.say(5, "0.4.7", "END_SESSION").treatment, Treatment::kAnswerEmpty);
-  EXPECT_EQ(connection.say(6, "0.4.7", "FREE_LOOKUP_LOCKS").treatment, Treatment::kAnswerEmpty);
+  EXPECT_EQ(ran(connection.say(6, "0.4.7", "FREE_LOOKUP_LOCKS")), "LOOKUP");  // neither has a reply
   EXPECT_EQ(connection.say(7, "0.4.7", "PING").treatment, Treatment::kRun);
   EXPECT_EQ(ran(connection.say(8, "0.4.7", "END_SESSION")), "END_SESSION");
 }
@@ -327,16 +328,59 @@ TEST(Undecided, IsDroppedWhereAnyAnswerCouldBeUnreadable) {
 }
 
 TEST(Guesses, AreTakenBackWhenLaterMessagesMakeNoSenseUnderThem) {
-  ReleaseDetector detector(std::nullopt);
-  Connection other(detector);
-  other.say(0, "0.5.4", "GET_CHUNK_SIZE");
+  ReleaseDetector detector(Release::k053);
   Connection connection(detector);
-  EXPECT_EQ(ran(connection.say(5, "0.4.7", "END_SESSION")), "QUERY_PREFETCH_STATUS");  // the prior
-  EXPECT_EQ(connection.dialect().decided_by, DecidedBy::kPrior);
+  EXPECT_EQ(ran(connection.say(5, "0.4.7", "END_SESSION")), "QUERY_PREFETCH_STATUS");
+  EXPECT_EQ(connection.dialect().decided_by, DecidedBy::kDefault);
   EXPECT_EQ(ran(connection.say(6, "0.4.7", "LOOKUP")), "LOOKUP");  // 5 is none of 0.5.4's
   EXPECT_EQ(ran(connection.say(7, "0.4.7", "PREPARE_STORE")), "PREPARE_STORE");
   EXPECT_EQ(connection.dialect().decided_by, DecidedBy::kMessages);
   EXPECT_EQ(ran(connection.say(9, "0.4.7", "END_SESSION")), "END_SESSION");
+}
+
+// A scheduler of 0.5.4 sends no heartbeats: after a restart it looks up and asks for the result.
+TEST(Polls, TellThemselvesByBeingRepeated) {
+  for (const char* const prior : {"", "0.4.7", "0.5.4"}) {
+    SCOPED_TRACE(prior);
+    ReleaseDetector detector(std::nullopt);
+    if (*prior != '\0') {
+      Connection other(detector);
+      other.say(0, prior, "GET_CHUNK_SIZE");
+    }
+    Connection connection(detector);
+    connection.say(700, "0.5.4", "LOOKUP");
+    for (int time = 0; time < 2; ++time) {
+      // Nothing that a client of 0.4.x could not read as the end of its session.
+      const Reading reading = connection.say(701 + time, "0.5.4", "QUERY_PREFETCH_STATUS");
+      EXPECT_TRUE(reading.treatment == Treatment::kAnswerEmpty || ran(reading) == "END_SESSION");
+    }
+    EXPECT_EQ(ran(connection.say(703, "0.5.4", "QUERY_PREFETCH_STATUS")), "QUERY_PREFETCH_STATUS");
+    EXPECT_EQ(connection.dialect().decided_by, DecidedBy::kPoll);
+    EXPECT_EQ(ran(connection.say(704, "0.5.4", "FREE_LOOKUP_LOCKS")), "FREE_LOOKUP_LOCKS");
+  }
+}
+
+TEST(MixedFleets, DecideNothingThatAnotherReleaseCouldNotRead) {
+  ReleaseDetector detector(std::nullopt);
+  for (const char* const version : {"0.5.4", "0.4.7"}) {
+    Connection other(detector);
+    other.say(0, version, "GET_CHUNK_SIZE");
+  }
+  Connection worker(detector);  // PREPARE_STORE to some, FREE_LOOKUP_LOCKS to others
+  EXPECT_EQ(worker.say(5, "0.4.7", "PREPARE_STORE").treatment, Treatment::kDrop);
+  Connection scheduler(detector);
+  EXPECT_EQ(ran(scheduler.say(5, "0.4.7", "END_SESSION")), "END_SESSION");
+}
+
+TEST(Connections, AreKnownAsReconnectsByTheirFirstUid) {
+  ReleaseDetector detector(std::nullopt);
+  Connection fresh(detector);
+  fresh.say(0, "0.4.7", "GET_CHUNK_SIZE");
+  fresh.say(9, "0.4.7", "PING");
+  EXPECT_FALSE(fresh.dialect().is_reconnect);
+  Connection reconnect(detector);
+  reconnect.say(9, "0.4.7", "PING");
+  EXPECT_TRUE(reconnect.dialect().is_reconnect);
 }
 
 TEST(Guesses, DoNotBecomeThePriorOfOthers) {

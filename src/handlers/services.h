@@ -40,6 +40,7 @@ struct Services {
 // Who sent the request.
 struct Caller {
   sessions::ConnectionId connection{};
+  bool is_reconnect = false;  // its client has spoken to a server before, perhaps not to this one
 };
 
 }  // namespace larder::handlers

@@ -148,6 +148,7 @@ Result<ClearRequest> ClearRequest::decode(Frames frames, Release release) {
 Result<PingRequest> PingRequest::decode(Frames frames, Release release) {
   PingRequest request;
   const bool has_instance = release >= Release::k050;
+  request.is_of_connection = !has_instance;
   if (Result<void> counted = expect_count(frames, has_instance ? 1 : 0); !counted) {
     return counted.error();
   }

@@ -51,6 +51,7 @@ struct ClearRequest {
 
 struct PingRequest {
   std::optional<std::uint64_t> instance_id;  // nullopt: a scheduler or a prober
+  bool is_of_connection = false;             // before 0.5.0: speaks for whoever shares it
 
   static Payloads payloads(Release release);
   static Result<PingRequest> decode(Frames frames, Release release);

@@ -141,6 +141,35 @@ bool Instances::ping(InstanceId id, ConnectionId connection) {
   return !tell_once(id);
 }
 
+bool Instances::ping_connection(ConnectionId connection, bool is_reconnect) {
+  const MutexLock lock(mutex_);
+  const Company company = note_life_of(connection);
+  if (company.has_any) {
+    return !company.is_turned_away;
+  }
+  return !is_reconnect || !told_connections_.insert(connection).second;
+}
+
+Instances::Company Instances::note_life_of(ConnectionId connection) {
+  Company company;
+  for (const auto& [id, instance] : instances_) {
+    if (instance->connection() == connection) {
+      instance->seen(connection, clock_.now());
+      instance->pinged();
+      company.has_any = true;
+    }
+  }
+  for (auto& [id, refused] : refused_) {
+    if (refused.connection == connection) {
+      refused.last_seen = clock_.now();
+      refused.pinged = true;
+      company.has_any = true;
+      company.is_turned_away = company.is_turned_away || refused.turned_away;
+    }
+  }
+  return company;
+}
+
 RegisteredLayouts Instances::layouts_of(const std::string& model_name,
                                         std::int64_t world_size) const {
   RegisteredLayouts answer;
@@ -158,6 +187,7 @@ void Instances::connection_closed(ConnectionId connection) {
   {
     const MutexLock lock(mutex_);
     closed_.emplace(connection, clock_.now());
+    told_connections_.erase(connection);
   }
   quarantine_.connection_closed(connection);
 }

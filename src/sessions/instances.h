@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -84,6 +85,11 @@ class Instances {
 
   bool ping(InstanceId id, ConnectionId connection);
 
+  // A PING that names no instance (before 0.5.0): a sign of life of all that were last heard over
+  // this connection. A client that reconnected and has none here is told false once, as it may be a
+  // worker that registered with another server process.
+  bool ping_connection(ConnectionId connection, bool is_reconnect);
+
   RegisteredLayouts layouts_of(const std::string& model_name, std::int64_t world_size) const;
 
   void connection_closed(ConnectionId connection);
@@ -125,6 +131,13 @@ class Instances {
   bool is_silent(TimePoint now, TimePoint last_seen, bool pinged, ConnectionId connection) const
       LARDER_REQUIRES(mutex_);
   bool tell_once(InstanceId id) LARDER_REQUIRES(mutex_);
+
+  struct Company {  // of a connection
+    bool has_any = false;
+    bool is_turned_away = false;
+  };
+
+  Company note_life_of(ConnectionId connection) LARDER_REQUIRES(mutex_);
   void forget_told(InstanceId id) LARDER_REQUIRES(mutex_);
   std::vector<std::shared_ptr<Instance>> take_silent(TimePoint now);
 
@@ -138,6 +151,7 @@ class Instances {
   std::list<InstanceId> told_order_ LARDER_GUARDED_BY(mutex_);  // oldest first
   std::unordered_map<InstanceId, std::list<InstanceId>::iterator, IdHash> told_
       LARDER_GUARDED_BY(mutex_);
+  std::unordered_set<ConnectionId, IdHash> told_connections_ LARDER_GUARDED_BY(mutex_);
   std::unordered_map<ConnectionId, TimePoint, IdHash> closed_
       LARDER_GUARDED_BY(mutex_);  // lately, and when
 };

@@ -417,5 +417,36 @@ TEST_F(InstancesTest, OneThatRegistersInAServedWayIsNoLongerRefused) {
   EXPECT_TRUE(instances_.refused_ids().empty());
 }
 
+// Clients before 0.5.0 do not say who pings.
+
+TEST_F(InstancesTest, APingWithoutANameIsASignOfLifeOfAllOnItsConnection) {
+  instances_.add(kWorker, registration(), kConnection);
+  instances_.add(kOtherWorker, registration(), kNewConnection);
+  EXPECT_TRUE(instances_.ping_connection(kConnection, false));
+  EXPECT_TRUE(instances_.ping_connection(kNewConnection, false));
+  pass(seconds(100));
+  EXPECT_TRUE(instances_.ping_connection(kConnection, false));
+  pass(seconds(100));
+  EXPECT_NE(instances_.find(kWorker, kConnection), nullptr);
+  EXPECT_EQ(instances_.find(kOtherWorker, kNewConnection), nullptr);
+}
+
+TEST_F(InstancesTest, AReconnectedClientThatRegisteredNobodyIsToldSoOnce) {
+  EXPECT_FALSE(instances_.ping_connection(kConnection, true));
+  EXPECT_TRUE(instances_.ping_connection(kConnection, true));
+  EXPECT_TRUE(instances_.ping_connection(kNewConnection, false)) << "it has just begun";
+  instances_.connection_closed(kConnection);
+  instances_.add(kWorker, registration(), ConnectionId{12});
+  EXPECT_TRUE(instances_.ping_connection(ConnectionId{12}, true));
+}
+
+TEST_F(InstancesTest, OneThatIsTurnedAwayIsToldSoWithoutANameToo) {
+  instances_.add_refused(kWorker, "model", 1, kConnection);
+  EXPECT_TRUE(instances_.ping_connection(kConnection, false));
+  instances_.turn_away(kWorker);
+  EXPECT_FALSE(instances_.ping_connection(kConnection, false));
+  EXPECT_FALSE(instances_.ping_connection(kConnection, false));
+}
+
 }  // namespace
 }  // namespace larder::sessions

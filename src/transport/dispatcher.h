@@ -34,6 +34,7 @@ struct Route {
   std::uint16_t operation = 0;
   std::uint8_t release = 0;
   std::uint8_t treatment = 0;
+  bool is_reconnect = false;
 };
 
 // Keeps the memory behind a request's frames.

@@ -7,8 +7,9 @@ engine processes, one server), stop the server. The first turn of the first engi
 nothing, every other turn all seven full chunks of the prompt, all turns the same tokens; the
 server must end with its proper exit code and leave nothing in /dev/shm.
 
-Usage: run_e2e.py --binary build/larder     (or --reference: LMCache's own server instead)
-Needs scripts/bootstrap_e2e.sh. Takes two to five minutes on two cores. Loopback only.
+Usage: run_e2e.py --binary build/larder [--client RELEASE]
+       (or --reference: LMCache's own server, of the same release, instead)
+Needs `scripts/bootstrap.sh e2e`. Takes two to five minutes on two cores. Loopback only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from environment import ROOT, continue_inside
+from environment import INSTALLED_CLIENT, ROOT, continue_inside, use_client
 
 if TYPE_CHECKING:
     from larder_server import LarderServer
@@ -87,19 +88,25 @@ def server_for(binary: Path | None) -> LarderServer | ReferenceServer:
     from larder_server import LarderServer
     from reference_server import ReferenceServer
 
+    class EngineDrivenServer(ReferenceServer):
+        """Newer releases leave the copying by the engine out unless it is asked for."""
+
+        def command(self) -> list[str]:
+            return [*super().command(), "--supported-transfer-mode", "engine_driven"]
+
     if binary is None:
-        return ReferenceServer(pool_mib=POOL_MIB, chunk_tokens=CHUNK_TOKENS)
+        return EngineDrivenServer(pool_mib=POOL_MIB, chunk_tokens=CHUNK_TOKENS)
     os.environ["LARDER_BINARY"] = str(binary.resolve())
     return LarderServer(pool_mib=POOL_MIB, chunk_tokens=CHUNK_TOKENS)
 
 
-def run(binary: Path | None) -> None:
+def run(binary: Path | None, client: str) -> None:
     """The whole test; leaving the server's block stops it and checks how it ended."""
     WORK_FOLDER.mkdir(parents=True, exist_ok=True)
     model = make_model()
     with server_for(binary) as server:
-        cold = run_engine(server.port, model, "cold")
-        warm = run_engine(server.port, model, "warm")
+        cold = run_engine(server.port, model, f"{client}-cold")
+        warm = run_engine(server.port, model, f"{client}-warm")
         judge(cold, warm)
 
 
@@ -108,10 +115,14 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--binary", type=Path, help="the larder binary")
     which.add_argument("--reference", action="store_true", help="LMCache's own server instead")
+    parser.add_argument(
+        "--client", default=INSTALLED_CLIENT, metavar="RELEASE", help="the engines' LMCache release"
+    )
     arguments = parser.parse_args()
     continue_inside()
+    use_client(arguments.client)
     try:
-        run(None if arguments.reference else arguments.binary)
+        run(None if arguments.reference else arguments.binary, arguments.client)
     except (AssertionError, subprocess.SubprocessError) as fault:
         print(f"FAULT: {fault}", flush=True)
         print("0 passed, 1 failed", flush=True)

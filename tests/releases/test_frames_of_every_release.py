@@ -321,6 +321,16 @@ def test_reconnect_begins_with_a_heartbeat(version: str, shared_pool: LarderServ
     client.close()
 
 
+def test_one_unregister_is_for_both_kinds_in_0_4_6(shared_pool: LarderServer) -> None:
+    client = FrameClient(shared_pool.port, "0.4.6")
+    client.ask("GET_CHUNK_SIZE")
+    client.register()
+    assert client.instance in shared_pool.status()["registered_non_cuda_instance_ids"]
+    assert client.ask("UNREGISTER_KV_CACHE", client.instance) is ABSENT
+    assert client.instance not in shared_pool.status()["registered_non_cuda_instance_ids"]
+    client.close()
+
+
 @pytest.mark.parametrize("version", ["0.5.5", "0.5.6", "0.5.7rc3"])
 def test_readers_are_counted(version: str, shared_pool: LarderServer) -> None:
     client = FrameClient(shared_pool.port, version)
