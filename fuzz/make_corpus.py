@@ -12,6 +12,7 @@ import msgspec
 
 HERE = pathlib.Path(__file__).parent
 TENSOR_PICKLES = HERE.parent / "tests" / "fixtures" / "tensor_pickles"
+CONVERSATIONS = HERE.parent / "tests" / "fixtures" / "zmtp_conversations.txt"
 
 
 def folder(name):
@@ -66,6 +67,24 @@ def make_pickles():
     (folder("tensor_pickle") / "empty_list").write_bytes(b"\x80\x04].")
 
 
+def make_zmtp():
+    """Some recorded conversations behind a byte that cuts them into pieces of 64, limit a MiB."""
+    chosen = ("dealer_one_request", "dealer_254_255_256_257", "dealer_explicit_identity", "req_peer", "client_heartbeats",
+              "ping_inside_message", "ping_long_command_context_300", "subscribe_command", "ready_duplicate_identity",
+              "ready_unknown_and_resource_properties", "long_form_empty", "length_2_62", "mechanism_PLAIN", "revision_2",
+              "http_get", "zmtp_1_0_long_identity")  # fmt: skip
+    name = ""
+    for line in CONVERSATIONS.read_text().splitlines():
+        key, _, rest = line.partition(" ")
+        if key == "case":
+            name = rest
+        elif key == "client" and name in chosen:
+            parts = (word.partition("*") for word in rest.split())
+            stream = b"".join(bytes.fromhex(part) * int(times or 1) for part, _, times in parts)
+            (folder("zmtp") / name).write_bytes(b"\x7f" + stream)
+
+
 if __name__ == "__main__":
+    make_zmtp()
     make_msgpack()
     make_pickles()

@@ -1,0 +1,66 @@
+#include "zmtp/buffer.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+#include "base/check.h"
+#include "zmtp/receive_memory.h"
+
+namespace larder::zmtp {
+namespace {
+
+// From here on the kernel may back the memory with huge pages: receiving into fresh memory is
+// mostly page faults.
+constexpr std::size_t kHugePagesFrom = 4U << 20;
+
+std::byte* checked(void* memory) {
+  if (memory == MAP_FAILED) {
+    throw std::bad_alloc();
+  }
+  return static_cast<std::byte*>(memory);
+}
+
+void prefer_huge_pages(std::byte* memory, std::size_t bytes) {
+  if (bytes >= kHugePagesFrom) {
+    // Where there are none, small pages do as well.
+    static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
+  }
+}
+
+}  // namespace
+
+Buffer::Buffer(Kind kind, std::size_t bytes) : kind_(kind), capacity_(bytes) {
+  if (kind == Kind::kExact) {
+    heap_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    data_ = heap_.get();
+    return;
+  }
+  data_ = checked(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  prefer_huge_pages(data_, capacity_);
+}
+
+Buffer::~Buffer() {
+  if (kind_ != Kind::kExact) {
+    munmap(data_, capacity_);
+  }
+}
+
+void Buffer::grow(std::size_t bytes) {
+  LARDER_CHECK(kind_ == Kind::kLarge && bytes >= capacity_);
+  data_ = checked(mremap(data_, capacity_, bytes, MREMAP_MAYMOVE));
+  capacity_ = bytes;
+  prefer_huge_pages(data_, capacity_);
+}
+
+BufferRef::~BufferRef() {
+  if (buffer_ == nullptr || buffer_->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+    return;
+  }
+  std::unique_ptr<Buffer> last(buffer_);
+  if (const std::shared_ptr<BufferCache> home = std::move(last->home_)) {
+    home->take_back(std::move(last));
+  }
+}
+
+}  // namespace larder::zmtp

@@ -1,0 +1,245 @@
+#include "zmtp/decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace larder::zmtp {
+namespace {
+
+// Less is not worth a call to the kernel.
+constexpr std::size_t kRoomMin = 4U << 10;
+
+// uid, operation and two payloads: most requests.
+constexpr std::size_t kFramesExpected = 4;
+
+constexpr std::string_view kReadyName = "READY";
+constexpr std::string_view kPingName = "PING";
+
+}  // namespace
+
+std::span<const std::byte> Decoder::unread() const {
+  if (!block_) {
+    return {};
+  }
+  return block_->bytes().subspan(begin_, end_ - begin_);
+}
+
+std::span<std::byte> Decoder::writable(std::size_t bytes_max) {
+  if (state_ == State::kLargeBody) {
+    if (large_received_ == large_->capacity()) {
+      large_->grow(std::min(large_->capacity() * 2, std::max(large_bytes_, large_->capacity())));
+    }
+    const std::size_t end = std::min(large_bytes_, large_->capacity());
+    return large_->bytes().subspan(large_received_, std::min(end - large_received_, bytes_max));
+  }
+  make_room();
+  const std::span<std::byte> room = block_->bytes().subspan(end_);
+  return room.first(std::min(room.size(), bytes_max));
+}
+
+void Decoder::received(std::size_t bytes) {
+  (state_ == State::kLargeBody ? large_received_ : end_) += bytes;
+}
+
+// Room for what next() waits for, in one piece with what is there of it.
+void Decoder::make_room() {
+  if (!block_) {
+    Block block = memory_.take_block();
+    block_ = std::move(block.buffer);
+    begin_ = end_ = block.used;
+  }
+  const std::span<const std::byte> rest = unread();
+  const std::size_t wanted = std::max(needed_ - std::min(needed_, rest.size()), kRoomMin);
+  if (block_->capacity() - end_ >= wanted) {
+    return;
+  }
+  if (block_.is_unique()) {
+    std::memmove(block_->bytes().data(), rest.data(), rest.size());
+  } else {
+    BufferRef fresh = memory_.take_fresh_block();
+    std::copy(rest.begin(), rest.end(), fresh->bytes().begin());
+    message_.leave_blocks();
+    block_ = std::move(fresh);
+  }
+  end_ = rest.size();
+  begin_ = 0;
+}
+
+void Decoder::rest() {
+  if (!message_.frames.empty()) {
+    message_.leave_blocks();
+  }
+  if (block_ && begin_ == end_) {
+    memory_.leave_block({std::move(block_), end_});
+    begin_ = end_ = 0;
+  }
+}
+
+Event Decoder::next() {
+  if (state_ == State::kRefused) {
+    return Event::kRefused;
+  }
+  std::optional<Event> event;
+  while (!event) {
+    switch (state_) {
+      case State::kGreeting:
+        event = read_greeting();
+        break;
+      case State::kLargeBody:
+        event = read_large_body();
+        break;
+      case State::kReady:
+      case State::kTraffic:
+        event = read_frame();
+        break;
+      case State::kRefused:
+        LARDER_UNREACHABLE();
+    }
+  }
+  return *event;
+}
+
+Event Decoder::need(std::size_t bytes) {
+  needed_ = bytes;
+  return Event::kNeedsInput;
+}
+
+Event Decoder::refuse(CloseReason reason) {
+  state_ = State::kRefused;
+  reason_ = reason;
+  message_ = {};
+  return Event::kRefused;
+}
+
+std::optional<Event> Decoder::read_greeting() {
+  const std::span<const std::byte> greeting =
+      unread().first(std::min(unread().size(), kGreetingBytes));
+  if (const std::optional<CloseReason> reason = judge_greeting(greeting)) {
+    return refuse(*reason);
+  }
+  if (greeting.size() < kGreetingBytes) {
+    return need(kGreetingBytes);
+  }
+  consume(kGreetingBytes);
+  state_ = State::kReady;
+  return std::nullopt;
+}
+
+std::optional<Event> Decoder::read_frame() {
+  const std::optional<FrameHeader> header = read_frame_header(unread());
+  if (!header) {
+    return need(kLongHeaderBytes);
+  }
+  if (header->is_command) {
+    return read_command_frame(*header);
+  }
+  if (state_ == State::kReady) {
+    return refuse(CloseReason::kNoReady);
+  }
+  return read_message_frame(*header);
+}
+
+std::optional<Event> Decoder::read_command_frame(const FrameHeader& header) {
+  if (header.body_bytes > kCommandBytesMax) {
+    return refuse(CloseReason::kLongCommand);
+  }
+  const std::size_t frame_bytes = header.header_bytes + header.body_bytes;
+  if (unread().size() < frame_bytes) {
+    return need(frame_bytes);
+  }
+  const Command command = read_command(unread().subspan(header.header_bytes, header.body_bytes));
+  consume(frame_bytes);
+  ++frame_count_;
+  return act_on(command);
+}
+
+Event Decoder::act_on(const Command& command) {
+  if (state_ == State::kReady) {
+    if (command.name != kReadyName) {
+      return refuse(CloseReason::kNoReady);
+    }
+    if (const std::optional<CloseReason> reason = read_ready(command.content, peer_)) {
+      return refuse(*reason);
+    }
+    state_ = State::kTraffic;
+    return Event::kHandshaken;
+  }
+  if (command.name != kPingName) {
+    return Event::kIgnored;
+  }
+  const std::optional<Ping> ping = read_ping(command.content);
+  if (!ping) {
+    return refuse(CloseReason::kBadPing);
+  }
+  ping_ = *ping;
+  return Event::kPing;
+}
+
+std::optional<Event> Decoder::read_message_frame(const FrameHeader& header) {
+  if (message_.frames.size() == limits_.frames_max) {
+    return refuse(CloseReason::kMessageFrames);
+  }
+  if (header.body_bytes > limits_.message_bytes_max - message_bytes_) {
+    return refuse(CloseReason::kMessageBytes);
+  }
+  const std::size_t frame_bytes = header.header_bytes + header.body_bytes;
+  if (unread().size() >= frame_bytes) {
+    const Frame frame = unread().subspan(header.header_bytes, header.body_bytes);
+    consume(frame_bytes);
+    return add_frame(frame, block_, header.has_more);
+  }
+  if (header.body_bytes <= kLargeFrameBytes) {
+    return need(frame_bytes);
+  }
+  begin_large(header);
+  return std::nullopt;
+}
+
+void Decoder::begin_large(const FrameHeader& header) {
+  large_ = memory_.take_large(header.body_bytes);
+  consume(header.header_bytes);
+  // Less than a block; a new buffer has room for it.
+  const std::span<const std::byte> first = unread();
+  std::copy(first.begin(), first.end(), large_->bytes().begin());
+  consume(first.size());
+  large_bytes_ = header.body_bytes;
+  large_received_ = first.size();
+  large_has_more_ = header.has_more;
+  state_ = State::kLargeBody;
+}
+
+std::optional<Event> Decoder::read_large_body() {
+  if (large_received_ < large_bytes_) {
+    return Event::kNeedsInput;
+  }
+  state_ = State::kTraffic;
+  large_received_ = 0;
+  const BufferRef owner = std::exchange(large_, BufferRef());
+  return add_frame(owner->bytes().first(large_bytes_), owner, large_has_more_);
+}
+
+std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, bool has_more) {
+  if (message_.frames.empty()) {
+    message_.frames.reserve(kFramesExpected);
+  }
+  ++frame_count_;
+  message_.frames.push_back(frame);
+  message_bytes_ += frame.size();
+  if (message_.owners.empty() || !(message_.owners.back() == owner)) {
+    message_.owners.push_back(owner);
+  }
+  if (has_more) {
+    return std::nullopt;
+  }
+  message_bytes_ = 0;
+  return Event::kMessage;
+}
+
+Message Decoder::take_message() {
+  return std::exchange(message_, Message{});
+}
+
+}  // namespace larder::zmtp
