@@ -1,13 +1,13 @@
 # A room is one folder under src/ and one static library: every *.cc in it but the tests and main.cc.
 #
-#   room(pool USES base metrics LINKS spdlog::spdlog)
+#   room(pool USES base metrics LINKS spdlog::spdlog TEST_LINKS PkgConfig::libzmq)
 #
 # USES names the rooms whose headers it may include; the ctest "tidy.includes" (scripts/check_includes.py)
 # reads these lines and fails on any other include. LINKS names third-party targets; they stay private to the
-# room, so that no other room can include their headers by accident. Files named *_test.cc become the
-# room's gtest executable, <room>_test.
+# room, so that no other room can include their headers by accident. TEST_LINKS are for its tests alone. Files named
+# *_test.cc become the room's gtest executable, <room>_test.
 function(room name)
-  cmake_parse_arguments(ROOM "" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "USES;LINKS;TEST_LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   set(test_sources ${sources})
   list(FILTER sources EXCLUDE REGEX "(_test|/main)\\.cc$")
@@ -35,7 +35,7 @@ add_custom_target(tsan_tests)  # all that a build with LARDER_SANITIZE=thread is
 
 function(room_tests name)
   add_executable(${name}_test ${ARGN})
-  target_link_libraries(${name}_test PRIVATE larder_${name} ${ROOM_LINKS} GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name}_test PRIVATE larder_${name} ${ROOM_LINKS} ${ROOM_TEST_LINKS} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name}_test PRIVATE LARDER_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures")
   if(name IN_LIST LARDER_THREADED_ROOMS)
     add_dependencies(tsan_tests ${name}_test)

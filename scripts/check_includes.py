@@ -31,7 +31,7 @@ def read_rooms() -> Rooms:
         uses: list[str] = []
         section = ""
         for word in words:
-            if word in ("USES", "LINKS"):
+            if word in ("USES", "LINKS", "TEST_LINKS"):
                 section = word
             elif section == "USES":
                 uses.append(word)

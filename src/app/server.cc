@@ -18,8 +18,15 @@ namespace {
 constexpr int kExitFailure = 1;
 constexpr int kExitPortBusy = 3;
 
+// In /status; a fleet's worth, and still a page that can be read.
+constexpr std::size_t kPeersShown = 1000;
+
 Duration seconds(double value) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
+std::chrono::milliseconds milliseconds(double value) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(value));
 }
 
 std::size_t processors() {
@@ -89,15 +96,16 @@ transport::ServerConfig transport_config(const config::Config& config) {
       workers_of(config.lookup_workers, std::clamp<std::size_t>(half_the_cores, 2, 8));
   transport.transfer_workers =
       workers_of(config.transfer_workers, std::clamp<std::size_t>(half_the_cores, 2, 16));
-  // A payload larger than the pool cannot be stored; the slack is for its pickle's headers.
-  transport.frame_bytes_max =
-      std::max(config::kFrameBytesMin, config.pool_bytes + config.pool_bytes / 8);
-  transport.frames_max = config::kFramesMax;
-  transport.requests_waiting_max = config::kRequestsWaitingPerConnectionMax;
-  transport.request_bytes_waiting_max =
-      std::max(config::kRequestBytesWaitingPerConnectionMin, transport.frame_bytes_max);
-  transport.reply_bytes_max =
-      std::max(config::kReplyBytesPerConnectionMin, transport.frame_bytes_max);
+  transport.connections_max = config.connections_max;
+  transport.buffered_bytes_max = config.buffered_bytes_max;
+  transport.message_bytes_max = config.message_bytes_max;
+  transport.frames_max = config.message_frames_max;
+  transport.requests_in_flight_max = config.requests_per_peer_max;
+  transport.request_bytes_in_flight_max = config.buffered_bytes_per_peer_max;
+  transport.unsent_bytes_max = config.unread_bytes_per_peer_max;
+  transport.handshake_time = milliseconds(config.handshake_timeout_seconds);
+  transport.message_time = milliseconds(config.message_timeout_seconds);
+  transport.unread_time = milliseconds(config.unread_timeout_seconds);
   return transport;
 }
 
@@ -194,6 +202,12 @@ void Server::register_gauges() {
   metrics_.gauge("larder_pool_capacity_bytes",
                  "Bytes of the pool that are backed by memory",
                  [this] { return static_cast<double>(pool_->usage().capacity_bytes); });
+  metrics_.gauge("larder_transport_connections",
+                 "Open connections of peers that have sent a message",
+                 [this] { return static_cast<double>(transport_->counts().connections); });
+  metrics_.gauge("larder_transport_buffered_bytes",
+                 "Bytes of requests that are being received, waiting or running",
+                 [this] { return static_cast<double>(transport_->counts().buffered_bytes); });
   metrics_.gauge("larder_quarantined_objects",
                  "Slots that rest because their client may still touch them",
                  [this] { return static_cast<double>(quarantine_.slot_count()); });
@@ -211,7 +225,7 @@ void Server::report_start() const {
     log::info("pool of {:.2f} GiB in shared memory {}", gib, pool_->shm_name());
   }
   log::info("Starting LMCache HTTP server on http://{}:{}", config_.http_host, http_->port());
-  log::info("LMCache ZMQ cache server is running on tcp://{}:{}", config_.host, transport_->port());
+  log::info("LMCache ZMQ cache server is running on {}", transport_->endpoint());
 }
 
 admin::Health Server::health() {
@@ -238,6 +252,7 @@ std::string Server::status_json() const {
   facts.refused = instances_.refused_ids();
   facts.connections = transport_->counts().connections;
   facts.clients = dialects_.status();
+  facts.peers = transport_->peers(kPeersShown);
   return render_status(config_, facts);
 }
 

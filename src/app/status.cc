@@ -1,6 +1,7 @@
 #include "app/status.h"
 
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "config/version.h"
 
@@ -51,10 +52,20 @@ std::string kind_name(sessions::ClientKind kind) {
   return "unknown";
 }
 
-Json client_connections(const std::vector<handlers::ConnectionStatus>& clients) {
+// Who is connected, from where, and which release it speaks.
+Json client_connections(const StatusFacts& facts) {
+  std::unordered_map<std::uint64_t, const handlers::ConnectionStatus*> dialects;
+  for (const handlers::ConnectionStatus& client : facts.clients) {
+    dialects.emplace(static_cast<std::uint64_t>(client.connection), &client);
+  }
   Json connections = Json::array();
-  for (const handlers::ConnectionStatus& client : clients) {
-    connections.push_back({{"connection", static_cast<std::uint64_t>(client.connection)},
+  for (const transport::ConnectedPeer& peer : facts.peers) {
+    const auto connection = static_cast<std::uint64_t>(peer.connection);
+    const auto known = dialects.find(connection);
+    const handlers::ConnectionStatus unknown{{}, protocol::ReleaseSet::all()};
+    const handlers::ConnectionStatus& client = known == dialects.end() ? unknown : *known->second;
+    connections.push_back({{"connection", connection},
+                           {"address", peer.name.text},
                            {"release", protocol::to_string(client.releases)},
                            {"decided_by", handlers::name_of(client.decided_by)}});
   }
@@ -114,7 +125,7 @@ std::string render_status(const config::Config& config, const StatusFacts& facts
       {"refused_instance_ids", refused},
       {"instance_id", config.instance_id},
       {"connections", facts.connections},
-      {"client_connections", client_connections(facts.clients)},
+      {"client_connections", client_connections(facts)},
       {"larder_version", config::kVersion},
   };
   // A model name is a peer's text: what is not UTF-8 must not make the page fail.

@@ -10,6 +10,7 @@
 #include "handlers/dialects.h"
 #include "pool/pool.h"
 #include "sessions/instances.h"
+#include "transport/peer_list.h"
 
 namespace larder::app {
 
@@ -25,6 +26,7 @@ struct StatusFacts {
   std::vector<sessions::InstanceId> refused;
   std::uint64_t connections = 0;
   std::vector<handlers::ConnectionStatus> clients;  // connections that said something
+  std::vector<transport::ConnectedPeer> peers;  // of these; the longest connected first
 };
 
 std::string render_status(const config::Config& config, const StatusFacts& facts);

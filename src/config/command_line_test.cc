@@ -144,6 +144,9 @@ std::vector<std::string> another_use(const Flag& flag) {
   return {name, flag.choices.empty() ? "other" : std::string(flag.choices.substr(last + 1))};
 }
 
+// --log-level, --version, --disable-prometheus, and the limits of the request port.
+constexpr std::size_t kOwnFlags = 4 + 10;
+
 TEST(Flags, EveryFlagOfTheReferenceIsKnownWithItsTypeAndDefault) {
   const auto check = [](const auto& reference, Since since) {
     for (const Known& known : reference) {
@@ -156,7 +159,7 @@ TEST(Flags, EveryFlagOfTheReferenceIsKnownWithItsTypeAndDefault) {
   };
   check(kReference052, Since::k052);
   check(kReference056, Since::k056);
-  EXPECT_EQ(flags().size(), kReference052.size() + kReference056.size() + 4);  // and four of ours
+  EXPECT_EQ(flags().size(), kReference052.size() + kReference056.size() + kOwnFlags);
 }
 
 TEST(Flags, NoneIsIgnoredInSilence) {
@@ -578,6 +581,28 @@ std::string repository_file(const std::string& name) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+TEST(CommandLine, TheRequestPortsLimitsFollowTheLargestMessage) {
+  const Config small = config_of({"--l1-size-gb", "0.5"});
+  EXPECT_EQ(small.message_bytes_max, (kGibibyte / 2) / 8 * 9);
+  EXPECT_EQ(small.buffered_bytes_max, kGibibyte);
+  EXPECT_EQ(small.buffered_bytes_per_peer_max, small.message_bytes_max);
+  const Config large = config_of({"--l1-size-gb", "4"});
+  EXPECT_EQ(large.buffered_bytes_max, large.message_bytes_max);
+  const Config given = config_of({"--max-message-mb", "100", "--max-unread-mb-per-peer", "3"});
+  EXPECT_EQ(given.message_bytes_max, std::size_t{100} << 20);
+  EXPECT_EQ(given.unread_bytes_per_peer_max, std::size_t{3} << 20);
+}
+
+TEST(CommandLine, LimitsOfTheRequestPortThatMakeNoSenseAreRefused) {
+  expect_exit(serve({"--max-message-mb", "100", "--max-buffered-mb", "99"}),
+              1,
+              "--max-buffered-mb (99 MiB) must be at least --max-message-mb (100 MiB)");
+  expect_exit(serve({"--max-message-frames", "11"}), 1, "--max-message-frames must be from 12");
+  expect_exit(serve({"--max-connections", "0"}), 1, "--max-connections must be from 1");
+  expect_exit(serve({"--handshake-timeout-seconds", "0"}), 1, "must be from 0.001 to 86400");
+  EXPECT_EQ(config_of({"--unread-timeout-seconds", "0.5"}).unread_timeout_seconds, 0.5);
 }
 
 TEST(Help, TheFlagsPageIsTheTable) {

@@ -23,6 +23,18 @@ struct Config {
   std::string host = "localhost";
   std::uint16_t port = 5555;  // 0: any free one, printed at start
 
+  // Limits of the request port. Those in bytes are never 0 after parsing.
+  std::uint32_t connections_max = 8192;
+  std::uint32_t message_frames_max = 256;
+  std::uint32_t requests_per_peer_max = 16384;
+  std::size_t message_bytes_max = 0;
+  std::size_t buffered_bytes_max = 0;
+  std::size_t buffered_bytes_per_peer_max = 0;
+  std::size_t unread_bytes_per_peer_max = 0;
+  double handshake_timeout_seconds = 10.0;
+  double message_timeout_seconds = 300.0;
+  double unread_timeout_seconds = 300.0;
+
   std::uint32_t chunk_tokens = 256;
   TransferMode transfer_mode = TransferMode::kAuto;
   std::string default_release = "auto";  // or a version; the rooms above know which exist

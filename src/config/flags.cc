@@ -17,7 +17,8 @@ using enum Status;
 constexpr auto kFlags = std::to_array<Flag>({
     // name, kind, default, choices, group, since, status, text
     {"host", kText, "localhost", "", kRequestPort, k052, kSupported,
-     "Address of the request port: a name, an IPv4 or IPv6 address, or 0.0.0.0 for all."},
+     "Address of the request port: a name, an IPv4 or IPv6 address, 0.0.0.0 for all, or "
+     "ipc:///PATH for a local socket instead of a TCP port."},
     {"port", kInteger, "5555", "", kRequestPort, k052, kSupported,
      "Request port. 0 picks a free one and prints it."},
     {"chunk-size", kInteger, "256", "", kRequestPort, k052, kSupported,
@@ -34,6 +35,33 @@ constexpr auto kFlags = std::to_array<Flag>({
      "The LMCache release to assume where a connection's messages do not tell (docs/protocol.md): "
      "auto or a version, 0.4.5 to 0.5.6 or 0.5.7rc3. Clients of all releases are recognised with any "
      "value; set it where most are 0.4.x."},
+
+    {"max-connections", kInteger, "8192", "", kPortLimits, kLarder, kSupported,
+     "Connections open at a time; 1 to 1000000. One too many is closed at once and tries again."},
+    {"max-message-mb", kInteger, "", "", kPortLimits, kLarder, kSupported,
+     "Largest message in MiB; a peer that announces more is closed. Without it: the pool and an "
+     "eighth of it, at least 64."},
+    {"max-message-frames", kInteger, "256", "", kPortLimits, kLarder, kSupported,
+     "Frames of one message, 12 to 65536; a peer that sends more is closed. A request has at most "
+     "eleven."},
+    {"max-buffered-mb", kInteger, "", "", kPortLimits, kLarder, kSupported,
+     "MiB of requests of all connections that are being received, waiting or running; beyond, the "
+     "peer with the largest unfinished message is closed. Without it: 1024, or --max-message-mb "
+     "where that is more."},
+    {"max-buffered-mb-per-peer", kInteger, "", "", kPortLimits, kLarder, kSupported,
+     "MiB of one connection's requests that wait or run; beyond, it is not read until some have "
+     "run. Without it: 256, or --max-message-mb where that is more."},
+    {"max-requests-per-peer", kInteger, "16384", "", kPortLimits, kLarder, kSupported,
+     "Requests of one connection that wait or run; beyond, it is not read until some have run."},
+    {"max-unread-mb-per-peer", kInteger, "", "", kPortLimits, kLarder, kSupported,
+     "MiB of replies that a peer has not read; beyond, its requests wait. Without it: 256, or "
+     "--max-message-mb where that is more."},
+    {"handshake-timeout-seconds", kNumber, "10", "", kPortLimits, kLarder, kSupported,
+     "How long a new connection may take to say that it is a client; 0.001 to 86400."},
+    {"message-timeout-seconds", kNumber, "300", "", kPortLimits, kLarder, kSupported,
+     "How long a message may take from its first byte to its last."},
+    {"unread-timeout-seconds", kNumber, "300", "", kPortLimits, kLarder, kSupported,
+     "How long a peer may leave its replies unread, without taking a byte, before it is closed."},
 
     {"l1-size-gb", kNumber, "", "", kMemory, k052, kSupported,
      "Size of the pool in GiB; fractions work, 4 MiB (0.00390625) is the least. Without it: a "
@@ -278,6 +306,8 @@ std::string_view group_title(Group group) {
   switch (group) {
     case kRequestPort:
       return "Request port";
+    case kPortLimits:
+      return "Limits of the request port";
     case kMemory:
       return "Memory";
     case kEviction:

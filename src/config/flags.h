@@ -23,6 +23,7 @@ enum class Kind : std::uint8_t {
 
 enum class Group : std::uint8_t {
   kRequestPort,
+  kPortLimits,
   kMemory,
   kEviction,
   kThreads,

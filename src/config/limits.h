@@ -7,22 +7,19 @@
 
 namespace larder::config {
 
-// Requests of one connection waiting for a worker. A vLLM worker has a handful in flight; a test
-// pipelines 10,000.
-inline constexpr std::size_t kRequestsWaitingPerConnectionMax = 16384;
+// Largest message, unless the pool is larger (a payload beyond the pool cannot be stored) or a flag
+// says so.
+inline constexpr std::size_t kMessageBytesMin = 64U << 20;
 
-// Bytes of one connection's waiting requests: many million-token keys (5 MB each), or one payload
-// as large as the pool.
-inline constexpr std::size_t kRequestBytesWaitingPerConnectionMin = 256U << 20;
+// Bytes of one connection's requests that wait or run: many million-token keys (5 MB each), or one
+// payload as large as the pool.
+inline constexpr std::size_t kBufferedBytesPerPeerMin = 256U << 20;
 
-// Bytes of replies a peer has not read yet; beyond, its replies are dropped and counted.
-inline constexpr std::size_t kReplyBytesPerConnectionMin = 256U << 20;
+// The same of all connections: a node's worth of copy-mode stores at a time.
+inline constexpr std::size_t kBufferedBytesMin = std::size_t{1} << 30;
 
-// Largest single frame, unless the pool is larger (a payload beyond the pool cannot be stored).
-inline constexpr std::size_t kFrameBytesMin = 64U << 20;
-
-// Frames of one request: uid, operation and at most nine payloads in any release.
-inline constexpr std::size_t kFramesMax = 16;
+// Bytes of replies that a peer has not read.
+inline constexpr std::size_t kUnreadBytesPerPeerMin = 256U << 20;
 
 // Tokens in one key: 64M ids are 256 MB decoded, far beyond any context window.
 inline constexpr std::size_t kTokensMax = 64U << 20;

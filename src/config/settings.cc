@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "config/limits.h"
 #include "config/numbers.h"
 
 namespace larder::config {
@@ -25,6 +26,13 @@ constexpr std::int64_t kAlignBytesMin = 64;
 constexpr std::int64_t kAlignBytesMax = 1 << 30;
 constexpr std::int64_t kWorkersMax = 1024;
 constexpr std::int64_t kPortMax = 65535;
+constexpr std::int64_t kConnectionsMax = 1'000'000;
+constexpr std::int64_t kFramesMin = 12;  // the longest request of any release has eleven
+constexpr std::int64_t kFramesMax = 65536;
+constexpr std::int64_t kRequestsMax = 1'000'000'000;
+constexpr std::int64_t kMebibytesMax = std::int64_t{1} << 30;
+constexpr double kTimeoutMin = 0.001;
+constexpr double kTimeoutMax = 86400;
 constexpr std::int64_t kSecondsMax = 1'000'000'000;  // 30 years, and still in range as nanoseconds
 
 class Settler {
@@ -36,6 +44,7 @@ class Settler {
     refuse_and_notice();
     settle_ports();
     settle_memory();
+    settle_port_limits();
     settle_eviction();
     settle_liveness();
     settle_workers();
@@ -211,6 +220,56 @@ class Settler {
              readable_size(bytes),
              readable_size(machine_.memory_bytes));
     }
+  }
+
+  void settle_port_limits() {
+    Config& config = settings_.config;
+    take_integer("max-connections", 1, kConnectionsMax, config.connections_max);
+    take_integer("max-message-frames", kFramesMin, kFramesMax, config.message_frames_max);
+    take_integer("max-requests-per-peer", 1, kRequestsMax, config.requests_per_peer_max);
+    // What comes with the pickle's headers around a payload as large as the pool.
+    const std::size_t pool_and_slack = config.pool_bytes + config.pool_bytes / 8;
+    take_mebibytes(
+        "max-message-mb", std::max(kMessageBytesMin, pool_and_slack), config.message_bytes_max);
+    const std::size_t message = config.message_bytes_max;
+    take_mebibytes(
+        "max-buffered-mb", std::max(kBufferedBytesMin, message), config.buffered_bytes_max);
+    take_mebibytes("max-buffered-mb-per-peer",
+                   std::max(kBufferedBytesPerPeerMin, message),
+                   config.buffered_bytes_per_peer_max);
+    take_mebibytes("max-unread-mb-per-peer",
+                   std::max(kUnreadBytesPerPeerMin, message),
+                   config.unread_bytes_per_peer_max);
+    if (config.buffered_bytes_max < message) {
+      error("--max-buffered-mb ({}) must be at least --max-message-mb ({})",
+            readable_size(config.buffered_bytes_max),
+            readable_size(message));
+    }
+    take_timeout("handshake-timeout-seconds", config.handshake_timeout_seconds);
+    take_timeout("message-timeout-seconds", config.message_timeout_seconds);
+    take_timeout("unread-timeout-seconds", config.unread_timeout_seconds);
+  }
+
+  void take_mebibytes(std::string_view name, std::size_t own_choice, std::size_t& target) {
+    std::uint32_t mebibytes = 0;
+    take_integer(name, 1, kMebibytesMax, mebibytes);
+    target = given(name) == nullptr ? own_choice : mebibytes * kMebibyte;
+  }
+
+  void take_timeout(std::string_view name, double& target) {
+    const Given* timeout = given(name);
+    if (timeout == nullptr) {
+      return;
+    }
+    if (!(timeout->number >= kTimeoutMin && timeout->number <= kTimeoutMax)) {
+      error("--{} must be from {} to {}, not {}",
+            name,
+            kTimeoutMin,
+            kTimeoutMax,
+            timeout->words.front());
+      return;
+    }
+    target = timeout->number;
   }
 
   void settle_eviction() {

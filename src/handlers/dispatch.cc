@@ -109,7 +109,7 @@ transport::Reply Dispatch::refuse(const transport::Request& request) noexcept {
   return to_reply(operation.refusal(payloads_of(request), release_of(request)));
 }
 
-void Dispatch::connection_opened(transport::ConnectionId) {}
+void Dispatch::connection_opened(transport::ConnectionId, const transport::PeerName&) {}
 
 void Dispatch::connection_closed(transport::ConnectionId connection) {
   const sessions::ConnectionId closed{static_cast<std::uint64_t>(connection)};

@@ -25,7 +25,8 @@ class Dispatch final : public transport::Dispatcher {
   std::optional<transport::Route> route(const transport::Request& request) override;
   transport::Reply run(const transport::Request& request) noexcept override;
   transport::Reply refuse(const transport::Request& request) noexcept override;
-  void connection_opened(transport::ConnectionId connection) override;
+  void connection_opened(transport::ConnectionId connection,
+                         const transport::PeerName& peer) override;
   void connection_closed(transport::ConnectionId connection) override;
 
  private:

@@ -20,6 +20,12 @@ namespace larder::transport {
 // connection.
 enum class ConnectionId : std::uint64_t {};
 
+// Where a connection comes from, for log lines and /status: "10.0.0.7:51234", "[::1]:4711", or
+// "pid 812, uid 1000" of a local one. Never part of a decision.
+struct PeerName {
+  std::string text;
+};
+
 using Frame = std::span<const std::byte>;
 
 // Where a request runs. kWire is the thread that owns the socket: only what takes microseconds and
@@ -63,12 +69,16 @@ struct Request {
 };
 
 // The reply's value. uid and operation frames are the transport's: it echoes the request's bytes.
+// Short values come in `small`, which is copied. Others are sent from where they lie: in one piece
+// (`large`) or in several (`spans`, in this order; headers and object memory under a pin, say).
+// Both are the owner's memory; it is destroyed when the bytes have left or the connection is gone.
 struct Reply {
-  bool send = true;              // false: this request stays unanswered
-  bool has_value = false;        // false: a two-frame reply
-  std::vector<std::byte> small;  // the third frame, or
-  std::shared_ptr<void> owner;   // the owner of `large`, destroyed when the bytes have left
-  std::span<const std::byte> large;
+  bool send = true;        // false: this request stays unanswered
+  bool has_value = false;  // false: a two-frame reply
+  std::vector<std::byte> small;
+  std::shared_ptr<void> owner;
+  std::span<const std::byte> large;  // wins over `small`
+  std::vector<Frame> spans;          // wins over both
 };
 
 class Dispatcher {
@@ -86,12 +96,14 @@ class Dispatcher {
   // arrival, those on kWire excepted, which run at once.
   virtual Reply run(const Request& request) noexcept = 0;
 
-  // The safe negative, without running anything: the connection has too much waiting. Wire thread.
+  // The safe negative, without running anything: there is no memory to queue the request. Wire
+  // thread.
   virtual Reply refuse(const Request& request) noexcept = 0;
 
-  // Wire thread. A connection is opened by its first message and closed when the peer is gone;
-  // requests of it may still be running or waiting then (they run, their replies go nowhere).
-  virtual void connection_opened(ConnectionId connection) = 0;
+  // Wire thread. A connection is opened by its first message and closed when the peer is gone or
+  // was closed, after all that was received before was routed; requests of it may still be running
+  // or waiting then (they run, their replies go nowhere).
+  virtual void connection_opened(ConnectionId connection, const PeerName& peer) = 0;
   virtual void connection_closed(ConnectionId connection) = 0;
 };
 

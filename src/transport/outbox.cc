@@ -12,16 +12,12 @@
 
 namespace larder::transport {
 
-Result<std::shared_ptr<Outbox>> Outbox::create() {
-  const int descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (descriptor < 0) {
+Result<std::unique_ptr<Outbox>> Outbox::create() {
+  Descriptor descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!descriptor.is_open()) {
     return Error{Code::kSystem, std::string("eventfd: ") + std::strerror(errno)};
   }
-  return std::make_shared<Outbox>(descriptor);
-}
-
-Outbox::~Outbox() {
-  close(descriptor_);
+  return std::make_unique<Outbox>(std::move(descriptor));
 }
 
 void Outbox::wake() {
@@ -30,24 +26,16 @@ void Outbox::wake() {
   }
   signalled_ = true;
   const std::uint64_t one = 1;
-  while (write(descriptor_, &one, sizeof one) < 0 && errno == EINTR) {
+  while (write(descriptor_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 
 void Outbox::push(Answer answer) {
   const MutexLock lock(mutex_);
   // An answer that is not taken is destroyed after the lock is released, as a parameter outlives
-  // the locals: its charge may call push_room().
+  // the locals.
   if (phase_reached_ != Phase::kLeave) {
     answers_.push_back(std::move(answer));
-    wake();
-  }
-}
-
-void Outbox::push_room(ConnectionId connection) {
-  const MutexLock lock(mutex_);
-  if (phase_reached_ != Phase::kLeave) {
-    with_room_.push_back(connection);
     wake();
   }
 }
@@ -84,12 +72,8 @@ Outbox::Batch Outbox::take() {
     batch.phase = phase_wanted_;
     return batch;
   }
-  std::uint64_t count = 0;
-  while (read(descriptor_, &count, sizeof count) < 0 && errno == EINTR) {
-  }
   signalled_ = false;
   batch.answers.swap(answers_);
-  batch.with_room.swap(with_room_);
   batch.probe = probe_wanted_;
   batch.phase = phase_wanted_;
   batch.is_awaited = probe_wanted_ != probe_answered_ || phase_wanted_ != phase_reached_;

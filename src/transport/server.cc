@@ -1,37 +1,50 @@
 #include "transport/server.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
-#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <new>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "transport/listener.h"
 #include "transport/outbox.h"
-#include "transport/received_frames.h"
-#include "transport/router_loop.h"
-#include "transport/router_socket.h"
+#include "transport/poller.h"
+#include "transport/received_message.h"
+#include "transport/reply_encoder.h"
 #include "transport/strands.h"
 #include "transport/transport_counters.h"
+#include "transport/wire_loop.h"
 
 namespace larder::transport {
 namespace {
 
-// Quick requests are answered on the wire thread and wait nowhere; their pipelined replies need
-// room as well.
-constexpr std::size_t kRepliesUnsentMin = 4096;
+// A connection takes a descriptor, and 1024 is the soft limit of many systems.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) {
+    return;
+  }
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    log::warning("could not raise the limit of open files: {}", std::strerror(errno));
+  }
+}
 
 }  // namespace
 
 class Server::Impl {
  public:
   struct Opened {
-    std::unique_ptr<RouterSocket> socket;
-    std::uint16_t port;
-    std::shared_ptr<Outbox> outbox;  // shared with replies that libzmq still holds
+    Listeners listeners;
+    Poller poller;
+    std::unique_ptr<Outbox> outbox;
   };
 
   Impl(const ServerConfig& config,
@@ -41,12 +54,16 @@ class Server::Impl {
       : dispatcher_(dispatcher),
         counters_(metrics),
         opened_(std::move(opened)),
-        strands_({config.lookup_workers,
-                  config.transfer_workers,
-                  config.requests_waiting_max,
-                  config.request_bytes_waiting_max},
+        endpoint_(endpoint_text(config.host, opened_.listeners.port)),
+        strands_({config.lookup_workers, config.transfer_workers},
                  [this](Request request) { return run(std::move(request)); }),
-        loop_(config, {*opened_.socket, dispatcher_, strands_, opened_.outbox, counters_}) {}
+        loop_(config,
+              {opened_.poller,
+               opened_.listeners.sockets,
+               dispatcher_,
+               strands_,
+               *opened_.outbox,
+               counters_}) {}
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -79,12 +96,18 @@ class Server::Impl {
       opened_.outbox->wind_down(Phase::kLeave);
       wire_.join();
     }
-    opened_.socket.reset();
+    opened_.listeners.sockets.clear();
   }
 
-  std::uint16_t port() const { return opened_.port; }
+  std::uint16_t port() const { return opened_.listeners.port; }
 
-  ServerCounts counts() const { return {loop_.connection_count(), strands_.size()}; }
+  const std::string& endpoint() const { return endpoint_; }
+
+  ServerCounts counts() const {
+    return {loop_.connection_count(), strands_.size(), loop_.buffered_bytes()};
+  }
+
+  const PeerList& peers() const { return loop_.peers(); }
 
   bool probe(std::chrono::milliseconds timeout) { return opened_.outbox->probe(timeout); }
 
@@ -92,23 +115,26 @@ class Server::Impl {
   // Worker threads.
   After run(Request request) {
     Reply reply = dispatcher_.run(request);
-    ReceivedFrames& frames = frames_of(request);
-    if (!reply.send) {
-      return After::kNext;
-    }
+    const std::shared_ptr<UnsentBytes> unsent = unsent_of(request);
+    Answer answer{request.connection, request.byte_count(), std::nullopt};
     try {
-      opened_.outbox->push(frames.make_answer(request.connection, std::move(reply)));
+      if (reply.send) {
+        answer.message = encode_reply(request, std::move(reply));
+      }
     } catch (const std::bad_alloc&) {
       counters_.replies_no_memory.add();
     }
-    return frames.unsent()->is_full() ? After::kHold : After::kNext;
+    request = Request();  // its memory is free before the wire thread hears of it
+    opened_.outbox->push(std::move(answer));
+    return unsent->is_full() ? After::kHold : After::kNext;
   }
 
   Dispatcher& dispatcher_;
   TransportCounters counters_;
   Opened opened_;
+  const std::string endpoint_;
   Strands strands_;
-  RouterLoop loop_;
+  WireLoop loop_;
 
   Mutex life_;  // start() and stop()
   bool is_started_ LARDER_GUARDED_BY(life_) = false;
@@ -119,23 +145,24 @@ class Server::Impl {
 Result<std::unique_ptr<Server>> Server::create(const ServerConfig& config,
                                                Dispatcher& dispatcher,
                                                metrics::Registry& metrics) {
-  Result<std::shared_ptr<Outbox>> outbox = Outbox::create();
+  raise_descriptor_limit();
+  Result<std::unique_ptr<Outbox>> outbox = Outbox::create();
   if (!outbox) {
     return outbox.error();
   }
-  // A connection may have so many requests waiting, and every one may be answered while its peer
-  // reads nothing.
-  Result<std::unique_ptr<RouterSocket>> socket = RouterSocket::open(
-      {config.frame_bytes_max, std::max(config.requests_waiting_max, kRepliesUnsentMin)});
-  if (!socket) {
-    return socket.error();
+  Result<Poller> poller = Poller::create();
+  if (!poller) {
+    return poller.error();
   }
-  const Result<std::uint16_t> port = (*socket)->bind(config.host, config.port);
-  if (!port) {
-    return port.error();
+  Result<Listeners> listeners = open_listeners(config.host, config.port);
+  if (!listeners) {
+    return listeners.error();
   }
   auto impl = std::make_unique<Impl>(
-      config, dispatcher, metrics, Impl::Opened{std::move(*socket), *port, std::move(*outbox)});
+      config,
+      dispatcher,
+      metrics,
+      Impl::Opened{std::move(*listeners), std::move(*poller), std::move(*outbox)});
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
@@ -155,6 +182,14 @@ void Server::stop(std::chrono::milliseconds drain) {
 
 std::uint16_t Server::port() const {
   return impl_->port();
+}
+
+std::string Server::endpoint() const {
+  return impl_->endpoint();
+}
+
+std::vector<ConnectedPeer> Server::peers(std::size_t count_max) const {
+  return impl_->peers().list(count_max);
 }
 
 ServerCounts Server::counts() const {

@@ -30,8 +30,9 @@ Strands::Strand& Strands::ReadyQueue::pop() {
   return strand;
 }
 
-Strands::Strands(const StrandLimits& limits, Run run) : limits_(limits), run_(std::move(run)) {
-  LARDER_CHECK(limits_.lookup_workers > 0 && limits_.transfer_workers > 0);
+Strands::Strands(const StrandWorkers& workers, Run run)
+    : worker_counts_(workers), run_(std::move(run)) {
+  LARDER_CHECK(worker_counts_.lookup > 0 && worker_counts_.transfer > 0);
 }
 
 Strands::~Strands() {
@@ -40,13 +41,13 @@ Strands::~Strands() {
 
 void Strands::start() {
   LARDER_CHECK(workers_.empty());
-  for (std::size_t i = 0; i < limits_.lookup_workers; ++i) {
+  for (std::size_t i = 0; i < worker_counts_.lookup; ++i) {
     workers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "larder-lookup");
       work(Lane::kLookup);
     });
   }
-  for (std::size_t i = 0; i < limits_.transfer_workers; ++i) {
+  for (std::size_t i = 0; i < worker_counts_.transfer; ++i) {
     workers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "larder-transfer");
       work(Lane::kTransfer);
@@ -67,7 +68,6 @@ void Strands::make_ready(Strand& strand) {
 
 bool Strands::push(Request& request) {
   LARDER_CHECK(request.route.lane != Lane::kWire);
-  const std::size_t bytes = request.byte_count();
   const ConnectionId connection = request.connection;
   std::list<Request> node;
   node.emplace_back();  // allocated outside the lock, spliced in without failing
@@ -77,14 +77,8 @@ bool Strands::push(Request& request) {
   }
   const auto [place, is_new] = strands_.try_emplace(connection);
   Strand& strand = place->second;
-  if (!is_new &&
-      (strand.requests >= limits_.requests_max || strand.bytes + bytes > limits_.bytes_max)) {
-    return false;
-  }
   node.front() = std::move(request);
   strand.waiting.splice(strand.waiting.end(), node);
-  ++strand.requests;
-  strand.bytes += bytes;
   size_.fetch_add(1, std::memory_order_relaxed);
   if (is_new) {
     make_ready(strand);
@@ -125,13 +119,11 @@ std::optional<Request> Strands::take(Lane lane) {
   return request;
 }
 
-void Strands::finish_run(ConnectionId connection, std::size_t bytes, After after) {
+void Strands::finish_run(ConnectionId connection, After after) {
   const MutexLock lock(mutex_);
   const auto place = strands_.find(connection);
   LARDER_CHECK(place != strands_.end());
   Strand& strand = place->second;
-  --strand.requests;
-  strand.bytes -= bytes;
   if (size_.fetch_sub(1, std::memory_order_relaxed) == 1) {
     emptied_.notify_all();
   }
@@ -149,9 +141,8 @@ void Strands::finish_run(ConnectionId connection, std::size_t bytes, After after
 void Strands::work(Lane lane) {
   while (std::optional<Request> request = take(lane)) {
     const ConnectionId connection = request->connection;
-    const std::size_t bytes = request->byte_count();
     const After after = run_(std::move(*request));
-    finish_run(connection, bytes, after);
+    finish_run(connection, after);
   }
 }
 
@@ -162,10 +153,6 @@ std::list<Request> Strands::take_all_waiting() {
   }
   for (auto place = strands_.begin(); place != strands_.end();) {
     Strand& strand = place->second;
-    for (const Request& request : strand.waiting) {
-      --strand.requests;
-      strand.bytes -= request.byte_count();
-    }
     size_.fetch_sub(strand.waiting.size(), std::memory_order_relaxed);
     dropped.splice(dropped.end(), strand.waiting);
     place = strand.state == State::kRunning ? std::next(place) : strands_.erase(place);

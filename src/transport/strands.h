@@ -29,11 +29,9 @@ namespace larder::transport {
 
 enum class After : std::uint8_t { kNext, kHold };
 
-struct StrandLimits {
-  std::size_t lookup_workers;
-  std::size_t transfer_workers;
-  std::size_t requests_max;  // of one connection; the running request counts
-  std::size_t bytes_max;     // likewise; a strand that is empty takes a request of any size
+struct StrandWorkers {
+  std::size_t lookup;
+  std::size_t transfer;
 };
 
 class Strands {
@@ -42,15 +40,16 @@ class Strands {
   using Run = std::function<After(Request)>;
 
   // REQUIRES: at least one worker of each lane.
-  Strands(const StrandLimits& limits, Run run);
+  Strands(const StrandWorkers& workers, Run run);
   Strands(const Strands&) = delete;
   Strands& operator=(const Strands&) = delete;
   ~Strands();  // stop() without drain
 
   void start();
 
-  // Takes the request, or leaves it untouched and returns false: this connection has too much
-  // waiting, or stop() has begun. REQUIRES: request.route.lane is not kWire.
+  // Takes the request, or leaves it untouched and returns false: stop() has begun. How much may
+  // wait is for the caller to bound. REQUIRES: request.route.lane is not kWire. Throws
+  // std::bad_alloc and leaves the request untouched then as well.
   bool push(Request& request);
 
   // Ends the hold of a connection's strand. A call during the run that is about to ask for the hold
@@ -69,8 +68,6 @@ class Strands {
 
   struct Strand {
     std::list<Request> waiting;
-    std::size_t requests = 0;
-    std::size_t bytes = 0;
     State state = State::kQueued;
     bool resumed = false;          // while kRunning: the hold that this run may ask for is void
     Strand* next_ready = nullptr;  // link of ReadyQueue
@@ -97,11 +94,11 @@ class Strands {
   LaneQueue& queue_of(Lane lane) LARDER_REQUIRES(mutex_);
   void make_ready(Strand& strand) LARDER_REQUIRES(mutex_);
   std::optional<Request> take(Lane lane);  // nullopt: the worker leaves
-  void finish_run(ConnectionId connection, std::size_t bytes, After after);
+  void finish_run(ConnectionId connection, After after);
   void work(Lane lane);
   std::list<Request> take_all_waiting() LARDER_REQUIRES(mutex_);
 
-  const StrandLimits limits_;
+  const StrandWorkers worker_counts_;
   const Run run_;
   std::atomic<std::uint64_t> size_{0};
 

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -41,7 +42,10 @@ inline std::vector<std::byte> bytes_of(std::string_view text) {
 struct DealerOptions {
   std::string identity = {};
   int received_max = 1000;
-  int socket_bytes = 0;  // of the kernel's receive buffer; 0: as it is
+  int socket_bytes = 0;                 // of the kernel's receive buffer; 0: as it is
+  std::string connect_routing_id = {};  // of a ROUTER: how it calls the server
+  int heartbeat_ms = 0;                 // between its PINGs; 0: none
+  int socket_type = ZMQ_DEALER;
   int send_ms = static_cast<int>(std::chrono::milliseconds(kPatience).count());
 };
 
@@ -49,7 +53,10 @@ struct DealerOptions {
 class Dealer {
  public:
   explicit Dealer(std::uint16_t port, const DealerOptions& options = {})
-      : context_(zmq_ctx_new()), socket_(zmq_socket(context_, ZMQ_DEALER)) {
+      : Dealer("tcp://127.0.0.1:" + std::to_string(port), options) {}
+
+  explicit Dealer(const std::string& endpoint, const DealerOptions& options = {})
+      : context_(zmq_ctx_new()), socket_(zmq_socket(context_, options.socket_type)) {
     const int patience_ms = std::chrono::milliseconds(kPatience).count();
     zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &patience_ms, sizeof patience_ms);
     zmq_setsockopt(socket_, ZMQ_SNDTIMEO, &options.send_ms, sizeof options.send_ms);
@@ -62,7 +69,23 @@ class Dealer {
     if (!options.identity.empty()) {
       zmq_setsockopt(socket_, ZMQ_ROUTING_ID, options.identity.data(), options.identity.size());
     }
-    zmq_connect(socket_, ("tcp://127.0.0.1:" + std::to_string(port)).c_str());
+    if (!options.connect_routing_id.empty()) {
+      zmq_setsockopt(socket_,
+                     ZMQ_CONNECT_ROUTING_ID,
+                     options.connect_routing_id.data(),
+                     options.connect_routing_id.size());
+      const int mandatory = 1;
+      zmq_setsockopt(socket_, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof mandatory);
+    }
+    if (options.heartbeat_ms > 0) {
+      const int patience = 2 * options.heartbeat_ms;
+      zmq_setsockopt(
+          socket_, ZMQ_HEARTBEAT_IVL, &options.heartbeat_ms, sizeof options.heartbeat_ms);
+      zmq_setsockopt(socket_, ZMQ_HEARTBEAT_TIMEOUT, &patience, sizeof patience);
+    }
+    const int ipv6 = 1;
+    zmq_setsockopt(socket_, ZMQ_IPV6, &ipv6, sizeof ipv6);
+    zmq_connect(socket_, endpoint.c_str());
   }
 
   Dealer(const Dealer&) = delete;
@@ -114,7 +137,11 @@ class Dealer {
 // Bytes on a TCP connection.
 class RawPeer {
  public:
-  explicit RawPeer(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  RawPeer() : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+
+  explicit RawPeer(std::uint16_t port) : RawPeer() { connect_to(port); }
+
+  void connect_to(std::uint16_t port) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
@@ -130,6 +157,8 @@ class RawPeer {
 
   bool is_connected() const { return is_connected_; }
 
+  int descriptor() const { return socket_; }
+
   void send(std::string_view bytes) {
     static_cast<void>(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
@@ -144,6 +173,29 @@ class RawPeer {
     return bytes;
   }
 
+  bool has_input_within(int milliseconds) const {
+    pollfd item{socket_, POLLIN, 0};
+    return poll(&item, 1, milliseconds) > 0;
+  }
+
+  // Whether the server ends the connection before patience runs out; what it still sent is gone.
+  bool is_ended() {
+    while (has_input_within(std::chrono::milliseconds(kPatience).count())) {
+      std::array<char, 4096> bytes{};
+      const ssize_t received = recv(socket_, bytes.data(), bytes.size(), 0);
+      if (received <= 0) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // The peer sees a reset, and what it has not read is gone.
+  void reset_when_closed() {
+    const linger at_once{1, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+
   void half_close() { shutdown(socket_, SHUT_WR); }
 
  private:
@@ -154,7 +206,8 @@ class RawPeer {
 // The operation frame's first letter is the lane: W(ire), L(ookup), T(ransfer); X: dropped; !:
 // route() throws. Words in the rest change what run() does: "gate" waits for the gate, "none"
 // replies without value, "silent" does not reply, "large" replies with as many bytes as the third
-// frame says. Otherwise the third frame is echoed, if there is one.
+// frame says, "spans" the same in several pieces. Otherwise the third frame is echoed, if there is
+// one.
 class FakeDispatcher final : public Dispatcher {
  public:
   struct Run {
@@ -196,6 +249,9 @@ class FakeDispatcher final : public Dispatcher {
     reply.has_value = !says("none") && request.frames.size() > 2;
     if (says("large")) {
       lend(reply, std::stoull(text_of(request.frames[2])));
+    } else if (says("spans")) {
+      lend(reply, std::stoull(text_of(request.frames[2])));
+      cut(reply);
     } else if (reply.has_value) {
       reply.small.assign(request.frames[2].begin(), request.frames[2].end());
     }
@@ -209,9 +265,10 @@ class FakeDispatcher final : public Dispatcher {
     return reply;
   }
 
-  void connection_opened(ConnectionId connection) override {
+  void connection_opened(ConnectionId connection, const PeerName& peer) override {
     const MutexLock lock(mutex_);
     opened_.push_back(connection);
+    names_.push_back(peer.text);
   }
 
   void connection_closed(ConnectionId connection) override {
@@ -237,6 +294,12 @@ class FakeDispatcher final : public Dispatcher {
   std::vector<ConnectionId> opened() {
     const MutexLock lock(mutex_);
     return opened_;
+  }
+
+  // Of the opened ones, in the same order.
+  std::vector<std::string> names() {
+    const MutexLock lock(mutex_);
+    return names_;
   }
 
   std::vector<ConnectionId> closed() {
@@ -270,9 +333,19 @@ class FakeDispatcher final : public Dispatcher {
     reply.owner = std::move(owner);
   }
 
+  // The same value in pieces of growing size, an empty one among them.
+  static void cut(Reply& reply) {
+    Frame rest = std::exchange(reply.large, Frame());
+    for (std::size_t size = 0; !rest.empty(); size = size * 2 + 1) {
+      reply.spans.push_back(rest.first(std::min(size, rest.size())));
+      rest = rest.subspan(reply.spans.back().size());
+    }
+  }
+
   Mutex mutex_;
   std::vector<Run> runs_ LARDER_GUARDED_BY(mutex_);
   std::vector<ConnectionId> opened_ LARDER_GUARDED_BY(mutex_);
+  std::vector<std::string> names_ LARDER_GUARDED_BY(mutex_);
   std::vector<ConnectionId> closed_ LARDER_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,7 @@ namespace larder::transport {
 class ServerTest : public testing::Test {
  protected:
   void start(ServerConfig config = {}) {
-    config.host = "127.0.0.1";
+    config.host = config.host.empty() ? "127.0.0.1" : config.host;
     config.port = 0;
     Result<std::unique_ptr<Server>> created = Server::create(config, dispatcher_, metrics_);
     ASSERT_TRUE(created.has_value());
@@ -26,6 +26,18 @@ class ServerTest : public testing::Test {
   }
 
   std::uint64_t counter(const char* name) { return metrics_.counter(name, "").value(); }
+
+  std::uint64_t closed_for(const char* reason) {
+    return metrics_.counter_family("larder_transport_connections_closed_total", "")
+        .with({{"reason", reason}})
+        .value();
+  }
+
+  std::uint64_t pauses(const char* reason) {
+    return metrics_.counter_family("larder_transport_reading_paused_total", "")
+        .with({{"reason", reason}})
+        .value();
+  }
 
   std::uint64_t dropped_messages(const char* reason) {
     return metrics_.counter_family("larder_transport_messages_dropped_total", "")

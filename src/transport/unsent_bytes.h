@@ -1,8 +1,9 @@
 // unsent_bytes.h - how many reply bytes of one connection have not left yet.
 //
-// A Charge stands for the bytes of one reply, from the moment a worker has it until libzmq frees
-// it, perhaps after the server is gone; so both are shared and atomic. When the count falls below
-// the limit, `on_room` is called, on whichever thread dropped the charge.
+// A Charge stands for the bytes of one reply, from the moment it is encoded until the kernel has
+// taken the last of them or the connection is gone. Workers charge while the wire thread
+// discharges, so the count is shared and atomic. When it falls below the limit, `on_room` is
+// called, on whichever thread dropped the charge.
 #pragma once
 
 #include <atomic>
@@ -15,8 +16,10 @@ namespace larder::transport {
 
 class UnsentBytes {
  public:
-  UnsentBytes(std::size_t limit, std::function<void()> on_room)
-      : limit_(limit), on_room_(std::move(on_room)) {}
+  explicit UnsentBytes(std::size_t limit) : limit_(limit) {}
+
+  // REQUIRES: before any other thread knows this object.
+  void set_on_room(std::function<void()> on_room) { on_room_ = std::move(on_room); }
 
   bool is_full() const { return bytes_.load(std::memory_order_acquire) >= limit_; }
 
@@ -29,13 +32,13 @@ class UnsentBytes {
 
   void subtract(std::size_t bytes) noexcept {
     const std::size_t before = bytes_.fetch_sub(bytes, std::memory_order_acq_rel);
-    if (before >= limit_ && before - bytes < limit_) {
+    if (on_room_ && before >= limit_ && before - bytes < limit_) {
       on_room_();
     }
   }
 
   const std::size_t limit_;
-  const std::function<void()> on_room_;
+  std::function<void()> on_room_;
   std::atomic<std::size_t> bytes_{0};
 };
 
@@ -65,6 +68,17 @@ class Charge {
   }
 
   ~Charge() { release(); }
+
+  std::size_t bytes() const { return unsent_ == nullptr ? 0 : bytes_; }
+
+  // Takes the other's bytes over. REQUIRES: both of one connection, or this one empty.
+  void absorb(Charge other) noexcept {
+    if (unsent_ == nullptr) {
+      *this = std::move(other);
+    } else {
+      bytes_ += std::exchange(other.bytes_, 0);
+    }
+  }
 
  private:
   void release() noexcept {

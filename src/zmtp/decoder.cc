@@ -78,6 +78,16 @@ void Decoder::rest() {
   }
 }
 
+void Decoder::drop_all() {
+  state_ = State::kRefused;
+  message_ = {};
+  message_bytes_ = 0;
+  large_ = BufferRef();
+  large_received_ = 0;
+  block_ = BufferRef();
+  begin_ = end_ = 0;
+}
+
 Event Decoder::next() {
   if (state_ == State::kRefused) {
     return Event::kRefused;

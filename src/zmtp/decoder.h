@@ -80,6 +80,9 @@ class Decoder {
   // Throws std::bad_alloc.
   void rest();
 
+  // Lets go of everything. Nothing can be read any more.
+  void drop_all();
+
  private:
   enum class State : std::uint8_t { kGreeting, kReady, kTraffic, kLargeBody, kRefused };
 
