@@ -7,6 +7,7 @@
 //   noop          one small request at a time: median round trip, server CPU
 //   pipelined     32 small requests in flight: rate, server CPU
 //   store         copy mode: one message of 8 objects of 2 MiB, copied into the pool by a worker
+//   place         the same, received in the pool where the server can
 //   ping          the slowest of a hundred round trips while another client sends a message of 1 GB
 #include <sys/wait.h>
 #include <unistd.h>
@@ -192,19 +193,22 @@ void measure_pipelined(const ServerProcess& server, Figures& figures) {
       (server.cpu_seconds() - cpu) * kMilli / kPipelined * 1000;
 }
 
-void measure_store(const ServerProcess& server, Figures& figures) {
+void measure_store(const ServerProcess& server,
+                   char operation,
+                   const std::string& name,
+                   Figures& figures) {
   Client client(server.port());
   std::vector<std::byte> payload(kObjects * kObjectBytes, std::byte{7});
   const double cpu = server.cpu_seconds();
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kStores; ++i) {
-    client.send_payload(kStore, payload);
+    client.send_payload(operation, payload);
     client.receive();
   }
   const double gigabytes =
       static_cast<double>(payload.size()) * kStores / static_cast<double>(kGigabyte);
-  figures["store 8 x 2 MiB, GiB/s"] = gigabytes / seconds_since(begin);
-  figures["store server CPU, ms per GiB"] = (server.cpu_seconds() - cpu) * kMilli / gigabytes;
+  figures[name + " 8 x 2 MiB, GiB/s"] = gigabytes / seconds_since(begin);
+  figures[name + " server CPU, ms per GiB"] = (server.cpu_seconds() - cpu) * kMilli / gigabytes;
 }
 
 void measure_ping(const ServerProcess& server, std::vector<std::byte>& payload, Figures& figures) {
@@ -232,7 +236,8 @@ Figures measure(std::vector<std::byte>& payload) {
   Figures figures;
   measure_noop(server, figures);
   measure_pipelined(server, figures);
-  measure_store(server, figures);
+  measure_store(server, kStore, "store", figures);
+  measure_store(server, kPlace, "place", figures);
   measure_ping(server, payload, figures);
   return figures;
 }

@@ -33,9 +33,11 @@ inline constexpr std::size_t kObjectBytes = 2U << 20;
 inline constexpr std::size_t kObjects = 8;
 
 // Requests: 'N' is answered at once with "OK"; 'S' copies its last frame into pool memory, on a
-// transfer worker, and is answered with one byte.
+// transfer worker, and is answered with one byte; 'P' does the same, but where the server can, the
+// frame is received in the pool.
 inline constexpr char kNoop = 'N';
 inline constexpr char kStore = 'S';
+inline constexpr char kPlace = 'P';
 
 // Memory as a pool's: mapped and touched long ago, larger than the caches.
 class PoolMemory {
@@ -81,17 +83,44 @@ class OwnServer {
   std::uint16_t port() const { return server_->port(); }
 
  private:
+  // Object after object, as they come.
+  class PoolSink final : public transport::FrameSink {
+   public:
+    explicit PoolSink(PoolMemory& pool) : pool_(pool) {}
+
+    std::span<std::byte> room() override {
+      if (object_.empty()) {
+        object_ = pool_.take();
+      }
+      return object_;
+    }
+
+    void arrived(std::size_t bytes) override { object_ = object_.subspan(bytes); }
+
+   private:
+    PoolMemory& pool_;
+    std::span<std::byte> object_;
+  };
+
   class BenchDispatcher final : public transport::Dispatcher {
    public:
     std::optional<transport::Route> route(const transport::Request& request) override {
-      const bool is_store = request.frames[1][0] == std::byte{kStore};
+      const bool is_store = request.frames[1][0] != std::byte{kNoop};
       return transport::Route{is_store ? transport::Lane::kTransfer : transport::Lane::kWire, 0, 0};
+    }
+
+    std::unique_ptr<transport::FrameSink> place(transport::ConnectionId /*connection*/,
+                                                std::span<const transport::Frame> begun,
+                                                std::uint64_t /*frame_bytes*/) override {
+      return begun.size() == 3 && begun[1][0] == std::byte{kPlace}
+                 ? std::make_unique<PoolSink>(pool_)
+                 : nullptr;
     }
 
     transport::Reply run(const transport::Request& request) noexcept override {
       transport::Reply reply;
       reply.has_value = true;
-      if (request.frames[1][0] == std::byte{kStore}) {
+      if (request.frames[1][0] != std::byte{kNoop}) {
         pool_.store(request.frames.back());
         reply.small = text_bytes("1");
       } else {

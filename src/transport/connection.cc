@@ -30,17 +30,22 @@ ssize_t receive_into(int socket, std::span<std::byte> room) {
 
 }  // namespace
 
-Connection::Connection(Descriptor socket,
-                       PeerName name,
-                       const Limits& limits,
-                       zmtp::ReceiveMemory& memory,
-                       TimePoint now)
+Connection::Connection(Descriptor socket, PeerName name, const Receiving& receiving, TimePoint now)
     : Watched(Kind::kConnection),
       peer(std::move(name)),
-      decoder(limits.decoder, memory),
-      unsent(std::make_shared<UnsentBytes>(limits.unsent_bytes_max)),
+      sinks_(*this, receiving.dispatcher),
+      decoder(receiving.limits.decoder, receiving.memory, &sinks_),
+      unsent(std::make_shared<UnsentBytes>(receiving.limits.unsent_bytes_max)),
       socket_(std::move(socket)),
       accepted_at_(now) {}
+
+std::unique_ptr<FrameSink> Connection::Sinks::find(std::span<const Frame> begun,
+                                                   std::uint64_t body_bytes) {
+  if (connection_.id == ConnectionId{}) {
+    return nullptr;
+  }
+  return dispatcher_.place(connection_.id, begun, body_bytes);
+}
 
 bool Connection::send_hello() {
   const std::span<const std::byte> hello = zmtp::server_hello();

@@ -56,11 +56,14 @@ class Connection final : public Watched {
     zmtp::CloseReason reason;
   };
 
-  Connection(Descriptor socket,
-             PeerName peer,
-             const Limits& limits,
-             zmtp::ReceiveMemory& memory,
-             TimePoint now);
+  // What all connections of a loop receive with.
+  struct Receiving {
+    const Limits& limits;
+    zmtp::ReceiveMemory& memory;
+    Dispatcher& dispatcher;
+  };
+
+  Connection(Descriptor socket, PeerName peer, const Receiving& receiving, TimePoint now);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection() = default;
@@ -97,6 +100,25 @@ class Connection final : public Watched {
 
   // The loop's bookkeeping.
   const PeerName peer;
+
+ private:
+  // Asks the dispatcher on behalf of this connection.
+  class Sinks final : public zmtp::FrameSinks {
+   public:
+    Sinks(const Connection& connection, Dispatcher& dispatcher)
+        : connection_(connection), dispatcher_(dispatcher) {}
+
+    std::unique_ptr<FrameSink> find(std::span<const Frame> begun,
+                                    std::uint64_t body_bytes) override;
+
+   private:
+    const Connection& connection_;
+    Dispatcher& dispatcher_;
+  };
+
+  Sinks sinks_;
+
+ public:
   zmtp::Decoder decoder;
   SendQueue queue;
   Stage stage = Stage::kServing;

@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "zmtp/message.h"
+
 namespace larder::transport {
 
 // Counts up from 1, never reused in the life of the server: a reconnecting client is a new
@@ -52,10 +54,14 @@ class FrameStorage {
   virtual ~FrameStorage() = default;
 };
 
+using zmtp::FrameSink;
+using zmtp::PlacedFrame;
+
 struct Request {
   ConnectionId connection{};
   std::vector<Frame>
       frames;  // uid, operation, payloads; without the identity. May be of any number, also 0
+  std::vector<PlacedFrame> placed;  // payloads that went to a sink of place(); empty in `frames`
   Route route;
   std::unique_ptr<FrameStorage> storage;
 
@@ -91,6 +97,18 @@ class Dispatcher {
   // Wire thread only, for each message in order of arrival. nullopt: dropped, and the dispatcher
   // has counted why.
   virtual std::optional<Route> route(const Request& request) = 0;
+
+  // Wire thread, when a payload of many kilobytes begins to arrive and the frames before it are
+  // known: where it is to be received, headers and object bytes as the sink decides, instead of
+  // into a buffer that run() copies out of. nullptr: into a buffer. Only what takes microseconds.
+  // The sink is used on the wire thread and then belongs to the request; one that is destroyed
+  // without having been run gives back what it had reserved. Not called for a connection's first
+  // message.
+  virtual std::unique_ptr<FrameSink> place(ConnectionId /*connection*/,
+                                           std::span<const Frame> /*begun*/,
+                                           std::uint64_t /*frame_bytes*/) {
+    return nullptr;
+  }
 
   // On a thread of the request's lane. Requests of one connection run one at a time in order of
   // arrival, those on kWire excepted, which run at once.

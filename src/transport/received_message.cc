@@ -12,6 +12,7 @@ Request make_request(ConnectionId connection,
   Request request;
   request.connection = connection;
   request.frames = std::move(message.frames);
+  request.placed = std::move(message.placed);
   request.storage = std::make_unique<ReceivedMessage>(std::move(message.owners), std::move(unsent));
   return request;
 }
@@ -19,7 +20,7 @@ Request make_request(ConnectionId connection,
 void leave_blocks(Request& request) {
   LARDER_CHECK(request.storage != nullptr);
   auto& received = static_cast<ReceivedMessage&>(*request.storage);
-  zmtp::Message message{std::move(request.frames), std::move(received.owners())};
+  zmtp::Message message{std::move(request.frames), std::move(received.owners()), {}};
   const auto put_back = [&] {
     request.frames = std::move(message.frames);
     received.owners() = std::move(message.owners);

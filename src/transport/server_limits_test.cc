@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "transport/test_server.h"
-#include "zmtp/handshake.h"
 
 namespace larder::transport {
 namespace {
@@ -18,12 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kMebibyte = 1U << 20;
 
-// Greeting and READY without properties; what a client sends besides.
-const std::string kClientHello =
-    "\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL"s + std::string(48, '\0') + "\x04\x06\x05READY"s;
-
-// What a whole server under load never takes, and a broken one does.
-constexpr milliseconds kNever{3'600'000};
+const std::string kClientHello = zmtp_hello();
 
 class ServerLimitsTest : public ServerTest {
  protected:

@@ -62,6 +62,44 @@ TEST_F(ServerTest, ValuesOfAllSizesArriveWhole) {
   EXPECT_TRUE(eventually([&] { return dispatcher_.lent == 0; }));
 }
 
+TEST_F(ServerTest, ALargePayloadIsReceivedWhereTheDispatcherWantsIt) {
+  start();
+  Dealer dealer(server_->port());
+  EXPECT_EQ(dealer.ask({"0", "W"}).size(), 2U);  // a connection's first message is not placed
+  for (const char* operation : {"Wplace", "Tplace"}) {
+    for (const std::size_t size : {100U, 70'000U, 3'000'000U}) {
+      const std::string value(size, 'p');
+      EXPECT_EQ(dealer.ask({"u", operation, value}), (Frames{"u", operation, value}));
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return dispatcher_.placed == 0; }));
+}
+
+TEST_F(ServerTest, APlaceIsGivenBackWhenItsPeerLeavesInTheMiddle) {
+  start();
+  {
+    Dealer dealer(server_->port());
+    EXPECT_EQ(dealer.ask({"0", "W"}).size(), 2U);
+    RawPeer raw(server_->port());
+    raw.send(std::string(zmtp_hello()) + std::string("\x01\x01u\x00\x01W", 6));
+    EXPECT_EQ(raw.receive(107 + 6).size(), 107U + 6);
+    raw.send(std::string("\x01\x01u\x01\x06Tplace\x02\0\0\0\0\0\x10\0\0half", 24));
+    ASSERT_TRUE(eventually([&] { return dispatcher_.placed == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return dispatcher_.placed == 0; }));
+}
+
+TEST_F(ServerTest, AThrowWhereAPlaceIsAskedForEndsThatConnectionOnly) {
+  start();
+  Dealer other(server_->port());
+  EXPECT_EQ(other.ask({"0", "W"}).size(), 2U);
+  Dealer dealer(server_->port());
+  EXPECT_EQ(dealer.ask({"0", "W"}).size(), 2U);
+  ASSERT_TRUE(dealer.send({"1", "T!place", std::string(100'000, 'v')}));
+  EXPECT_TRUE(eventually([&] { return dispatcher_.closed().size() == 1; }));
+  EXPECT_EQ(other.ask({"1", "W"}).size(), 2U);
+}
+
 TEST_F(ServerTest, TenThousandPipelinedRequestsAreAllAnsweredOnce) {
   start();
   constexpr int kRequests = 10'000;

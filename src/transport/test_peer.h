@@ -134,6 +134,13 @@ class Dealer {
   void* socket_;
 };
 
+// Greeting and READY without properties: what a client sends first.
+inline std::string zmtp_hello() {
+  std::string bytes("\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL", 16);
+  bytes.resize(64, '\0');
+  return bytes + "\x04\x06\x05READY";
+}
+
 // Bytes on a TCP connection.
 class RawPeer {
  public:
@@ -206,8 +213,9 @@ class RawPeer {
 // The operation frame's first letter is the lane: W(ire), L(ookup), T(ransfer); X: dropped; !:
 // route() throws. Words in the rest change what run() does: "gate" waits for the gate, "none"
 // replies without value, "silent" does not reply, "large" replies with as many bytes as the third
-// frame says, "spans" the same in several pieces. Otherwise the third frame is echoed, if there is
-// one.
+// frame says, "spans" the same in several pieces, "place" takes a large third frame in a sink of
+// its own and echoes it from there, "!place" throws there. Otherwise the third frame is echoed, if
+// there is one.
 class FakeDispatcher final : public Dispatcher {
  public:
   struct Run {
@@ -247,7 +255,10 @@ class FakeDispatcher final : public Dispatcher {
     Reply reply;
     reply.send = !says("silent");
     reply.has_value = !says("none") && request.frames.size() > 2;
-    if (says("large")) {
+    if (!request.placed.empty()) {
+      const auto& sink = static_cast<const PlaceSink&>(*request.placed[0].sink);
+      reply.small.assign(sink.bytes.begin(), sink.bytes.end());
+    } else if (says("large")) {
       lend(reply, std::stoull(text_of(request.frames[2])));
     } else if (says("spans")) {
       lend(reply, std::stoull(text_of(request.frames[2])));
@@ -256,6 +267,18 @@ class FakeDispatcher final : public Dispatcher {
       reply.small.assign(request.frames[2].begin(), request.frames[2].end());
     }
     return reply;
+  }
+
+  std::unique_ptr<FrameSink> place(ConnectionId /*connection*/,
+                                   std::span<const Frame> begun,
+                                   std::uint64_t frame_bytes) override {
+    if (begun.size() != 2 || text_of(begun[1]).find("place") == std::string::npos) {
+      return nullptr;
+    }
+    if (text_of(begun[1]).find("!place") != std::string::npos) {
+      throw std::runtime_error("place");
+    }
+    return std::make_unique<PlaceSink>(frame_bytes, placed);
   }
 
   Reply refuse(const Request& /*request*/) noexcept override {
@@ -309,9 +332,30 @@ class FakeDispatcher final : public Dispatcher {
 
   Gate gate;
   std::atomic<int> malformed{0};
-  std::atomic<int> lent{0};  // large replies whose owner still lives
+  std::atomic<int> lent{0};    // large replies whose owner still lives
+  std::atomic<int> placed{0};  // sinks that still live
 
  private:
+  class PlaceSink final : public FrameSink {
+   public:
+    PlaceSink(std::size_t size, std::atomic<int>& count) : bytes(size), alive_(count) { ++alive_; }
+
+    PlaceSink(const PlaceSink&) = delete;
+    PlaceSink& operator=(const PlaceSink&) = delete;
+
+    ~PlaceSink() override { --alive_; }
+
+    std::span<std::byte> room() override { return std::span(bytes).subspan(used_); }
+
+    void arrived(std::size_t count) override { used_ += count; }
+
+    std::vector<std::byte> bytes;
+
+   private:
+    std::size_t used_ = 0;
+    std::atomic<int>& alive_;
+  };
+
   struct LentBytes {
     LentBytes(std::size_t size, std::atomic<int>& count)
         : bytes(size, std::byte{'x'}), alive(count) {

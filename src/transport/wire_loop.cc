@@ -220,7 +220,10 @@ void WireLoop::admit(Accepted accepted) {
   }
   const int descriptor = accepted.socket.get();
   auto connection = std::make_unique<Connection>(
-      std::move(accepted.socket), std::move(accepted.name), connection_limits_, memory_, now_);
+      std::move(accepted.socket),
+      std::move(accepted.name),
+      Connection::Receiving{connection_limits_, memory_, parts_.dispatcher},
+      now_);
   if (!connection->send_hello() ||
       !parts_.poller.add(descriptor, connection->polled_events, *connection)) {
     parts_.counters.closed(CloseReason::kReset).add();

@@ -30,6 +30,10 @@ void WireLoop::take_turn(Connection& connection) {
         read_some(connection);
       } catch (const std::bad_alloc&) {
         close(connection, CloseReason::kNoMemory);
+      } catch (const std::exception& failure) {
+        // Only place() can throw here, in the middle of a frame.
+        count_failure(failure.what());
+        close(connection, CloseReason::kNoMemory);
       }
       finish_turn(connection);
       break;

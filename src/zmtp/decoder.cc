@@ -28,6 +28,11 @@ std::span<const std::byte> Decoder::unread() const {
 }
 
 std::span<std::byte> Decoder::writable(std::size_t bytes_max) {
+  if (state_ == State::kLargeBody && sink_ != nullptr) {
+    const std::span<std::byte> room = sink_->room();
+    LARDER_CHECK(!room.empty());
+    return room.first(std::min({room.size(), large_bytes_ - large_received_, bytes_max}));
+  }
   if (state_ == State::kLargeBody) {
     if (large_received_ == large_->capacity()) {
       large_->grow(std::min(large_->capacity() * 2, std::max(large_bytes_, large_->capacity())));
@@ -41,7 +46,14 @@ std::span<std::byte> Decoder::writable(std::size_t bytes_max) {
 }
 
 void Decoder::received(std::size_t bytes) {
-  (state_ == State::kLargeBody ? large_received_ : end_) += bytes;
+  if (state_ != State::kLargeBody) {
+    end_ += bytes;
+    return;
+  }
+  large_received_ += bytes;
+  if (sink_ != nullptr) {
+    sink_->arrived(bytes);
+  }
 }
 
 // Room for what next() waits for, in one piece with what is there of it.
@@ -83,7 +95,9 @@ void Decoder::drop_all() {
   message_ = {};
   message_bytes_ = 0;
   large_ = BufferRef();
+  sink_.reset();
   large_received_ = 0;
+  buffered_bytes_ = 0;
   block_ = BufferRef();
   begin_ = end_ = 0;
 }
@@ -209,16 +223,24 @@ std::optional<Event> Decoder::read_message_frame(const FrameHeader& header) {
 }
 
 void Decoder::begin_large(const FrameHeader& header) {
-  large_ = memory_.take_large(header.body_bytes);
+  if (sinks_ != nullptr) {
+    sink_ = sinks_->find(message_.frames, header.body_bytes);
+  }
+  if (sink_ == nullptr) {
+    large_ = memory_.take_large(header.body_bytes);
+  }
   consume(header.header_bytes);
-  // Less than a block; a new buffer has room for it.
-  const std::span<const std::byte> first = unread();
-  std::copy(first.begin(), first.end(), large_->bytes().begin());
-  consume(first.size());
   large_bytes_ = header.body_bytes;
-  large_received_ = first.size();
+  large_received_ = 0;
   large_has_more_ = header.has_more;
   state_ = State::kLargeBody;
+  // What has come of it is less than the frame, and less than a block.
+  while (!unread().empty()) {
+    const std::span<std::byte> room = writable(unread().size());
+    std::copy_n(unread().begin(), room.size(), room.begin());
+    consume(room.size());
+    received(room.size());
+  }
 }
 
 std::optional<Event> Decoder::read_large_body() {
@@ -227,8 +249,17 @@ std::optional<Event> Decoder::read_large_body() {
   }
   state_ = State::kTraffic;
   large_received_ = 0;
+  if (sink_ != nullptr) {
+    return add_placed_frame();
+  }
   const BufferRef owner = std::exchange(large_, BufferRef());
   return add_frame(owner->bytes().first(large_bytes_), owner, large_has_more_);
+}
+
+std::optional<Event> Decoder::add_placed_frame() {
+  message_.placed.push_back({message_.frames.size(), std::move(sink_)});
+  message_bytes_ += large_bytes_;
+  return add_frame(Frame(), BufferRef(), large_has_more_);
 }
 
 std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, bool has_more) {
@@ -238,13 +269,15 @@ std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, boo
   ++frame_count_;
   message_.frames.push_back(frame);
   message_bytes_ += frame.size();
-  if (message_.owners.empty() || !(message_.owners.back() == owner)) {
+  buffered_bytes_ += frame.size();
+  if (owner && (message_.owners.empty() || !(message_.owners.back() == owner))) {
     message_.owners.push_back(owner);
   }
   if (has_more) {
     return std::nullopt;
   }
   message_bytes_ = 0;
+  buffered_bytes_ = 0;
   return Event::kMessage;
 }
 

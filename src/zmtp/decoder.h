@@ -41,8 +41,9 @@ enum class Event : std::uint8_t {
 
 class Decoder {
  public:
-  // The memory outlives the decoder.
-  Decoder(const DecoderLimits& limits, ReceiveMemory& memory) : limits_(limits), memory_(memory) {}
+  // The memory outlives the decoder, and so do the sinks (nullptr: there are none).
+  Decoder(const DecoderLimits& limits, ReceiveMemory& memory, FrameSinks* sinks = nullptr)
+      : limits_(limits), memory_(memory), sinks_(sinks) {}
 
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -66,11 +67,13 @@ class Decoder {
   bool is_handshaken() const { return state_ == State::kTraffic || state_ == State::kLargeBody; }
 
   // Something has come of a message that is not whole yet, or that next() was not asked for.
-  bool is_in_message() const { return unfinished_bytes() > 0 || !message_.frames.empty(); }
+  bool is_in_message() const {
+    return state_ == State::kLargeBody || unfinished_bytes() > 0 || !message_.frames.empty();
+  }
 
-  // How much of it.
+  // How much of it, what went to sinks excepted.
   std::size_t unfinished_bytes() const {
-    return message_bytes_ + large_received_ + unread().size();
+    return buffered_bytes_ + (sink_ ? 0 : large_received_) + unread().size();
   }
 
   // Whole frames so far, commands included: signs of life.
@@ -98,12 +101,14 @@ class Decoder {
   std::optional<Event> read_message_frame(const FrameHeader& header);
   std::optional<Event> read_large_body();
   void begin_large(const FrameHeader& header);
+  std::optional<Event> add_placed_frame();
   std::optional<Event> add_frame(Frame frame, const BufferRef& owner, bool has_more);
   Event act_on(const Command& command);
   void make_room();
 
   const DecoderLimits limits_;
   ReceiveMemory& memory_;
+  FrameSinks* const sinks_;
   State state_ = State::kGreeting;
   CloseReason reason_ = CloseReason::kForeign;
   PeerReady peer_;
@@ -114,14 +119,16 @@ class Decoder {
   std::size_t end_ = 0;
   std::size_t needed_ = 1;  // unread bytes that let next() go on
 
-  BufferRef large_;  // of the frame being received
+  BufferRef large_;                  // of the frame being received, or
+  std::unique_ptr<FrameSink> sink_;  // its sink
   std::size_t large_bytes_ = 0;
   std::size_t large_received_ = 0;
   bool large_has_more_ = false;
 
   std::uint64_t frame_count_ = 0;
   Message message_;
-  std::size_t message_bytes_ = 0;  // of its whole frames
+  std::size_t message_bytes_ = 0;   // of its whole frames,
+  std::size_t buffered_bytes_ = 0;  // and of those that lie in buffers
 };
 
 }  // namespace larder::zmtp

@@ -169,6 +169,117 @@ TEST_F(DecoderTest, EveryWholeFrameIsASignOfLife) {
   EXPECT_EQ(feeder.decoder().frame_count(), before + 2);
 }
 
+// Takes every large frame that follows a frame "place", in pieces of growing size.
+class PieceSink final : public FrameSink {
+ public:
+  PieceSink(std::vector<std::string>& pieces, int& alive) : pieces_(pieces), alive_(alive) {
+    ++alive_;
+  }
+
+  PieceSink(const PieceSink&) = delete;
+  PieceSink& operator=(const PieceSink&) = delete;
+
+  ~PieceSink() override { --alive_; }
+
+  std::span<std::byte> room() override {
+    if (used_ == piece_.size()) {
+      flush();
+      piece_.resize(piece_.size() * 3 + 1);
+    }
+    return std::as_writable_bytes(std::span(piece_)).subspan(used_);
+  }
+
+  void arrived(std::size_t bytes) override { used_ += bytes; }
+
+  std::string all() {
+    flush();
+    std::string all;
+    for (const std::string& piece : pieces_) {
+      all += piece;
+    }
+    return all;
+  }
+
+ private:
+  void flush() {
+    pieces_.push_back(piece_.substr(0, used_));
+    used_ = 0;
+  }
+
+  std::vector<std::string>& pieces_;
+  int& alive_;
+  std::string piece_;
+  std::size_t used_ = 0;
+};
+
+class PieceSinks final : public FrameSinks {
+ public:
+  std::unique_ptr<FrameSink> find(std::span<const Frame> begun, std::uint64_t body_bytes) override {
+    if (begun.empty() || text_of(begun.back()) != "place") {
+      return nullptr;
+    }
+    asked_for = body_bytes;
+    pieces.clear();
+    return std::make_unique<PieceSink>(pieces, alive);
+  }
+
+  std::uint64_t asked_for = 0;
+  std::vector<std::string> pieces;
+  int alive = 0;
+};
+
+TEST_F(DecoderTest, ALargeFrameIsReceivedWhereItsSinkWantsIt) {
+  std::string body(300'000, '\0');
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    body[i] = static_cast<char>(i * 7 + i / 251);
+  }
+  const std::string stream =
+      dealer_hello() + message_bytes({"uid", "place", body, "tail"}) + message_bytes({"next"});
+  for (const std::size_t piece : {std::size_t{977}, std::size_t{70'001}, stream.size()}) {
+    PieceSinks sinks;
+    Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+    for (std::size_t at = 0; at < stream.size(); at += piece) {
+      ASSERT_TRUE(feeder.feed(std::string_view(stream).substr(at, piece)));
+      ASSERT_LT(feeder.decoder().unfinished_bytes(), kBlockBytes);  // none of it is ours
+      feeder.decoder().rest();
+    }
+    ASSERT_EQ(feeder.kept().size(), 2U);
+    Message& message = feeder.kept()[0];
+    EXPECT_EQ(feeder.reading().messages[0], (TextFrames{"uid", "place", "", "tail"}));
+    ASSERT_EQ(message.placed.size(), 1U);
+    EXPECT_EQ(message.placed[0].index, 2U);
+    EXPECT_EQ(sinks.asked_for, body.size());
+    EXPECT_TRUE(static_cast<PieceSink&>(*message.placed[0].sink).all() == body);
+    message = Message();
+    EXPECT_EQ(sinks.alive, 0);
+  }
+}
+
+TEST_F(DecoderTest, ASinksBytesCountForTheMessagesLimit) {
+  PieceSinks sinks;
+  Feeder feeder(memory_, {.message_bytes_max = 100'000, .frames_max = 16}, &sinks);
+  EXPECT_FALSE(feeder.feed(
+      dealer_hello() + message_bytes({"place", std::string(99'000, 'x'), "place", "123456"}) +
+      message_bytes({"place", std::string(99'000, 'x'), std::string(996, 'y')})));
+  EXPECT_EQ(feeder.reading().messages.size(), 1U);
+  EXPECT_EQ(feeder.reading().refused, "message_bytes");
+}
+
+TEST_F(DecoderTest, AnUnfinishedFramesSinkGoesWithTheConnection) {
+  PieceSinks sinks;
+  {
+    Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+    const std::string stream = dealer_hello() + message_bytes({"place", std::string(99'000, 'x')});
+    feeder.feed(std::string_view(stream).substr(0, 50'000));
+    EXPECT_EQ(sinks.alive, 1);
+    feeder.decoder().drop_all();
+    EXPECT_EQ(sinks.alive, 0);
+  }
+  Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+  EXPECT_TRUE(feeder.feed(dealer_hello() + message_bytes({"other", std::string(99'000, 'x')})));
+  EXPECT_TRUE(feeder.kept()[0].placed.empty());
+}
+
 TEST_F(DecoderTest, ThePeersTypeAndIdentityAreKept) {
   for (const Conversation& one : recorded_conversations()) {
     if (one.name == "dealer_explicit_identity") {

@@ -2,18 +2,27 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "zmtp/buffer.h"
+#include "zmtp/frame_sink.h"
 
 namespace larder::zmtp {
 
 using Frame = std::span<const std::byte>;
 
+// A frame whose bytes went elsewhere; it is empty among the message's frames.
+struct PlacedFrame {
+  std::size_t index;
+  std::unique_ptr<FrameSink> sink;
+};
+
 struct Message {
   std::vector<Frame> frames;
   std::vector<BufferRef> owners;
+  std::vector<PlacedFrame> placed;
 
   std::size_t byte_count() const;
 

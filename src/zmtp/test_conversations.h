@@ -102,8 +102,9 @@ struct Reading {
 class Feeder {
  public:
   explicit Feeder(ReceiveMemory& memory,
-                  const DecoderLimits& limits = {.message_bytes_max = 64U << 20, .frames_max = 16})
-      : decoder_(limits, memory) {}
+                  const DecoderLimits& limits = {.message_bytes_max = 64U << 20, .frames_max = 16},
+                  FrameSinks* sinks = nullptr)
+      : decoder_(limits, memory, sinks) {}
 
   // As if these bytes came in one segment. False once the connection is refused.
   bool feed(std::string_view bytes) {
