@@ -44,13 +44,17 @@ class PoolMemory {
  public:
   PoolMemory() : bytes_(kPoolBytes, std::byte{1}) {}
 
-  // As a handler would: object by object, to the next free places.
+  // The next place for an object.
+  std::span<std::byte> take() {
+    const std::size_t place = next_.fetch_add(1) % (kPoolBytes / kObjectBytes);
+    return std::span(bytes_).subspan(place * kObjectBytes, kObjectBytes);
+  }
+
+  // As a handler would: object by object.
   void store(std::span<const std::byte> payload) {
     for (std::size_t at = 0; at < payload.size(); at += kObjectBytes) {
       const auto object = payload.subspan(at, std::min(kObjectBytes, payload.size() - at));
-      const std::size_t place = next_.fetch_add(kObjectBytes) % (kPoolBytes - kObjectBytes + 1);
-      std::memcpy(
-          bytes_.data() + place / kObjectBytes * kObjectBytes, object.data(), object.size());
+      std::memcpy(take().data(), object.data(), object.size());
     }
   }
 

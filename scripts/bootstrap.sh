@@ -16,11 +16,11 @@ lmcache_version=0.5.2
 other_clients=(0.4.7 0.5.4 0.5.6)
 e2e_clients=(0.5.6)
 
-run_packages=(g++ cmake ninja-build pkg-config libzmq3-dev libcli11-dev libspdlog-dev libfmt-dev
+run_packages=(g++ cmake ninja-build pkg-config libcli11-dev libspdlog-dev libfmt-dev
   nlohmann-json3-dev libcpp-httplib-dev)
-bench_packages=(libbenchmark-dev libmsgpack-cxx-dev)
-test_packages=(libgtest-dev libgmock-dev clang-format-14 python3 python3-venv)
-clang_packages=(clang-14 libclang-rt-14-dev libgtest-dev libgmock-dev)
+bench_packages=(libbenchmark-dev libmsgpack-cxx-dev libzmq3-dev)
+test_packages=(libgtest-dev libgmock-dev libzmq3-dev clang-format-14 python3 python3-venv)
+clang_packages=(clang-14 libclang-rt-14-dev libgtest-dev libgmock-dev libzmq3-dev)
 tidy_packages=(clang-tidy-14 clang-format-14 python3)
 
 say() { printf 'bootstrap: %s\n' "$*" >&2; }

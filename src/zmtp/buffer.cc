@@ -10,22 +10,11 @@
 namespace larder::zmtp {
 namespace {
 
-// From here on the kernel may back the memory with huge pages: receiving into fresh memory is
-// mostly page faults.
-constexpr std::size_t kHugePagesFrom = 4U << 20;
-
 std::byte* checked(void* memory) {
   if (memory == MAP_FAILED) {
     throw std::bad_alloc();
   }
   return static_cast<std::byte*>(memory);
-}
-
-void prefer_huge_pages(std::byte* memory, std::size_t bytes) {
-  if (bytes >= kHugePagesFrom) {
-    // Where there are none, small pages do as well.
-    static_cast<void>(madvise(memory, bytes, MADV_HUGEPAGE));
-  }
 }
 
 }  // namespace
@@ -36,8 +25,8 @@ Buffer::Buffer(Kind kind, std::size_t bytes) : kind_(kind), capacity_(bytes) {
     data_ = heap_.get();
     return;
   }
+  // No huge pages: the kernel takes milliseconds to find them, in the middle of receiving.
   data_ = checked(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  prefer_huge_pages(data_, capacity_);
 }
 
 Buffer::~Buffer() {
@@ -50,7 +39,6 @@ void Buffer::grow(std::size_t bytes) {
   LARDER_CHECK(kind_ == Kind::kLarge && bytes >= capacity_);
   data_ = checked(mremap(data_, capacity_, bytes, MREMAP_MAYMOVE));
   capacity_ = bytes;
-  prefer_huge_pages(data_, capacity_);
 }
 
 BufferRef::~BufferRef() {
