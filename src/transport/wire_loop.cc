@@ -70,7 +70,7 @@ void WireLoop::run() {
 }
 
 std::optional<Duration> WireLoop::wait_limit() const {
-  if (table_.has_ready()) {
+  if (table_.has_ready() || has_memory_to_release_) {
     return Duration::zero();
   }
   std::optional<TimePoint> next = table_.next_alarm();
@@ -101,6 +101,7 @@ void WireLoop::serve_round() {
     trim_at_.reset();
     memory_.trim();
   }
+  has_memory_to_release_ = memory_.release_some();
 }
 
 void WireLoop::serve_event(const epoll_event& event) {

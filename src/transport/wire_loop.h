@@ -117,6 +117,7 @@ class WireLoop {
   ConnectionTable table_;
   PeerList peers_;
   bool is_receiving_ = true;
+  bool has_memory_to_release_ = false;
   std::optional<TimePoint> accept_again_at_;  // accepting is paused until then
   std::optional<TimePoint> trim_at_;          // receive memory that is kept goes back then
   std::atomic<std::uint64_t> connection_count_{0};

@@ -41,6 +41,12 @@ void Buffer::grow(std::size_t bytes) {
   capacity_ = bytes;
 }
 
+void Buffer::shrink(std::size_t bytes) {
+  LARDER_CHECK(kind_ == Kind::kLarge && bytes > 0 && bytes < capacity_);
+  munmap(data_ + bytes, capacity_ - bytes);
+  capacity_ = bytes;
+}
+
 BufferRef::~BufferRef() {
   if (buffer_ == nullptr || buffer_->references_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
     return;

@@ -80,6 +80,9 @@ class Buffer {
   // REQUIRES: kLarge, and no frame of it has been handed out. Throws std::bad_alloc.
   void grow(std::size_t bytes);
 
+  // Gives what is beyond so many bytes back to the system. REQUIRES: as grow(); whole pages.
+  void shrink(std::size_t bytes);
+
  private:
   friend class BufferRef;
   friend class ReceiveMemory;

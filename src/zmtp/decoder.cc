@@ -92,9 +92,12 @@ void Decoder::rest() {
 
 void Decoder::drop_all() {
   state_ = State::kRefused;
+  for (BufferRef& owner : message_.owners) {
+    memory_.discard(std::move(owner));
+  }
+  memory_.discard(std::exchange(large_, BufferRef()));
   message_ = {};
   message_bytes_ = 0;
-  large_ = BufferRef();
   sink_.reset();
   large_received_ = 0;
   buffered_bytes_ = 0;
@@ -134,7 +137,6 @@ Event Decoder::need(std::size_t bytes) {
 Event Decoder::refuse(CloseReason reason) {
   state_ = State::kRefused;
   reason_ = reason;
-  message_ = {};
   return Event::kRefused;
 }
 

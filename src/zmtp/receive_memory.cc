@@ -16,6 +16,9 @@ constexpr std::size_t kPageBytes = 4096;
 // A frame does not get a buffer that would keep so many times its size from others.
 constexpr std::size_t kOversizeMax = 8;
 
+// Giving so much back takes a fraction of a millisecond.
+constexpr std::size_t kReleasedBytes = 8U << 20;
+
 // Less room than this is not worth a call to the kernel.
 constexpr std::size_t kRoomMin = 8U << 10;
 
@@ -89,7 +92,8 @@ std::size_t BufferCache::byte_count() {
 }
 
 ReceiveMemory::ReceiveMemory(std::size_t cached_bytes_max)
-    : cache_(std::make_shared<BufferCache>(cached_bytes_max)) {}
+    : cached_bytes_max_(cached_bytes_max),
+      cache_(std::make_shared<BufferCache>(cached_bytes_max)) {}
 
 BufferRef ReceiveMemory::adopt(std::unique_ptr<Buffer> buffer) {
   buffer->home_ = cache_;
@@ -128,6 +132,25 @@ void ReceiveMemory::leave_block(Block block) {
   if (has_more_room) {
     left_ = std::move(block);
   }
+}
+
+void ReceiveMemory::discard(BufferRef buffer) {
+  if (buffer && buffer.is_unique() && buffer->kind() == Buffer::Kind::kLarge &&
+      buffer->capacity() > cached_bytes_max_) {
+    discarded_.push_back(std::move(buffer));
+  }
+}
+
+bool ReceiveMemory::release_some() {
+  if (!discarded_.empty()) {
+    Buffer& last = *discarded_.back();
+    if (last.capacity() > kReleasedBytes) {
+      last.shrink(last.capacity() - kReleasedBytes);
+    } else {
+      discarded_.pop_back();
+    }
+  }
+  return !discarded_.empty();
 }
 
 void ReceiveMemory::trim() {

@@ -69,6 +69,13 @@ class ReceiveMemory {
 
   void leave_block(Block block);
 
+  // For a buffer that is not wanted any more: one that is too large to be kept goes back to the
+  // system piece by piece, as the kernel takes tens of milliseconds for a gigabyte at once.
+  void discard(BufferRef buffer);
+
+  // Gives back the next piece; true while there are more.
+  bool release_some();
+
   // Gives what is kept for later back to the system.
   void trim();
 
@@ -77,7 +84,9 @@ class ReceiveMemory {
  private:
   BufferRef adopt(std::unique_ptr<Buffer> buffer);
 
+  const std::size_t cached_bytes_max_;
   const std::shared_ptr<BufferCache> cache_;  // shared with the buffers out of it
+  std::vector<BufferRef> discarded_;
   Block left_;
 };
 

@@ -70,6 +70,23 @@ TEST(ReceiveMemory, WhatIsKeptHasABoundAndTheLongestUnusedGoesFirst) {
   EXPECT_EQ(memory.cached_bytes(), 0U);
 }
 
+TEST(ReceiveMemory, AHugeBufferThatIsDiscardedGoesPieceByPiece) {
+  ReceiveMemory memory(kMebibyte);
+  BufferRef huge = memory.take_large(40 * kMebibyte);
+  huge->grow(40 * kMebibyte);
+  memory.discard(std::move(huge));
+  int pieces = 1;
+  while (memory.release_some()) {
+    ++pieces;
+  }
+  EXPECT_EQ(pieces, 5);
+  EXPECT_EQ(memory.cached_bytes(), 0U);
+  BufferRef small = memory.take_large(kMebibyte);
+  memory.discard(std::move(small));
+  EXPECT_FALSE(memory.release_some());
+  EXPECT_GT(memory.cached_bytes(), 0U);
+}
+
 TEST(ReceiveMemory, AGrownBufferKeepsItsBytes) {
   ReceiveMemory memory;
   const BufferRef buffer = memory.take_large(64 * kMebibyte);
