@@ -111,11 +111,15 @@ transport::Reply Dispatch::refuse(const transport::Request& request) noexcept {
 
 void Dispatch::connection_opened(transport::ConnectionId, const transport::PeerName&) {}
 
-void Dispatch::connection_closed(transport::ConnectionId connection) {
+void Dispatch::connection_closed(transport::ConnectionId connection, transport::ConnectionEnd how) {
   const sessions::ConnectionId closed{static_cast<std::uint64_t>(connection)};
   dialects_.connection_closed(closed);
   services_.sessions.connection_closed(closed);
-  services_.instances.connection_closed(closed);
+  // A stopped process whose connection we closed may wake up and write into the pool it mapped, so
+  // it counts as silent, not as gone.
+  if (how == transport::ConnectionEnd::kPeerLeft) {
+    services_.instances.connection_closed(closed);
+  }
 }
 
 RunResult Dispatch::run_guarded(const Operation& operation,

@@ -27,7 +27,7 @@ class Dispatch final : public transport::Dispatcher {
   transport::Reply refuse(const transport::Request& request) noexcept override;
   void connection_opened(transport::ConnectionId connection,
                          const transport::PeerName& peer) override;
-  void connection_closed(transport::ConnectionId connection) override;
+  void connection_closed(transport::ConnectionId connection, transport::ConnectionEnd how) override;
 
  private:
   RunResult run_guarded(const Operation& operation, const transport::Request& request) noexcept;

@@ -294,5 +294,23 @@ TEST(Dispatch, ALookupOfAnUnregisteredModelCountsZero) {
   EXPECT_EQ(answer_to(server, call(6, {"a172"})), "00");
 }
 
+// A stopped worker whose connection was closed for not reading may wake up and write.
+TEST(Dispatch, OnlyAPeerThatLeftIsGone) {
+  const std::string registration =
+      "88ab696e7374616e63655f696405aa6d6f64656c5f6e616d65a16daa776f726c645f73697a6501aa626c6f636b5f"
+      "73697a6504aa6e756d5f6c617965727302af68696464656e5f64696d5f73697a6508a964747970655f737472a862"
+      "666c6f61743136a77573655f6d6c61c2";
+  for (const auto how :
+       {transport::ConnectionEnd::kPeerLeft, transport::ConnectionEnd::kClosedByUs}) {
+    TestServices server;
+    answer_to(server, call(11, {registration.c_str()}));
+    ASSERT_EQ(server.instances.count(), 1U);
+    server.dispatch.connection_closed(transport::ConnectionId{1}, how);
+    server.clock.advance(std::chrono::seconds(31));
+    server.instances.sweep();
+    EXPECT_EQ(server.instances.count(), how == transport::ConnectionEnd::kPeerLeft ? 0U : 1U);
+  }
+}
+
 }  // namespace
 }  // namespace larder::handlers

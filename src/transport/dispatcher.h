@@ -28,6 +28,10 @@ struct PeerName {
   std::string text;
 };
 
+// A peer that left is gone: its process has ended or given the connection up. One that we closed
+// (it broke a limit, or did not read) may be alive, merely slow, and come back.
+enum class ConnectionEnd : std::uint8_t { kPeerLeft, kClosedByUs };
+
 using Frame = std::span<const std::byte>;
 
 // Where a request runs. kWire is the thread that owns the socket: only what takes microseconds and
@@ -122,7 +126,7 @@ class Dispatcher {
   // was closed, after all that was received before was routed; requests of it may still be running
   // or waiting then (they run, their replies go nowhere).
   virtual void connection_opened(ConnectionId connection, const PeerName& peer) = 0;
-  virtual void connection_closed(ConnectionId connection) = 0;
+  virtual void connection_closed(ConnectionId connection, ConnectionEnd how) = 0;
 };
 
 }  // namespace larder::transport

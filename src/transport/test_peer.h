@@ -294,7 +294,7 @@ class FakeDispatcher final : public Dispatcher {
     names_.push_back(peer.text);
   }
 
-  void connection_closed(ConnectionId connection) override {
+  void connection_closed(ConnectionId connection, ConnectionEnd) override {
     const MutexLock lock(mutex_);
     closed_.push_back(connection);
   }

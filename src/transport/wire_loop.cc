@@ -186,7 +186,7 @@ void WireLoop::close_all() {
   for (Connection* const connection : table_.all()) {
     if (connection->stage == Connection::Stage::kServing) {
       parts_.counters.closed(CloseReason::kShutdown).add();
-      end(*connection);
+      end(*connection, ConnectionEnd::kClosedByUs);
       see_off(*connection, Connection::Stage::kFlushing, now_ + kLinger);
     }
   }

@@ -95,7 +95,7 @@ class WireLoop {
 
   // The end.
   void close(Connection& connection, zmtp::CloseReason reason);
-  void end(Connection& connection);
+  void end(Connection& connection, ConnectionEnd how);
   void see_off(Connection& connection, Connection::Stage stage, TimePoint leave_by);
   void keep_seeing_off(Connection& connection, std::uint32_t events);
   void bury(Connection& connection);

@@ -36,7 +36,7 @@ void WireLoop::close(Connection& connection, CloseReason reason) {
 }
 
 // For the dispatcher it is over; requests of it may still run.
-void WireLoop::end(Connection& connection) {
+void WireLoop::end(Connection& connection, ConnectionEnd how) {
   connection.decoder.drop_all();
   table_.count_unfinished(connection);
   if (connection.id == ConnectionId{}) {
@@ -47,7 +47,7 @@ void WireLoop::end(Connection& connection) {
   connection_count_.store(peers_.size(), std::memory_order_relaxed);
   log::debug("connection {} closed", static_cast<std::uint64_t>(connection.id));
   try {
-    parts_.dispatcher.connection_closed(connection.id);
+    parts_.dispatcher.connection_closed(connection.id, how);
   } catch (const std::exception& failure) {
     count_failure(failure.what());
   }
