@@ -22,7 +22,7 @@ void WireLoop::close(Connection& connection, CloseReason reason) {
   const bool was_client = connection.decoder.is_handshaken() || connection.id != ConnectionId{};
   const bool has_left = reason == CloseReason::kLeft || reason == CloseReason::kReset;
   send_some(connection);
-  end(connection);
+  end(connection, has_left ? ConnectionEnd::kPeerLeft : ConnectionEnd::kClosedByUs);
   if (reason == CloseReason::kReset || reason == CloseReason::kUnreadTime) {
     connection.queue.clear();
   }
