@@ -109,7 +109,10 @@ transport::Reply Dispatch::refuse(const transport::Request& request) noexcept {
   return to_reply(operation.refusal(payloads_of(request), release_of(request)));
 }
 
-void Dispatch::connection_opened(transport::ConnectionId, const transport::PeerName&) {}
+void Dispatch::connection_opened(transport::ConnectionId connection, const transport::PeerName&) {
+  services_.sessions.connection_opened(
+      sessions::ConnectionId{static_cast<std::uint64_t>(connection)});
+}
 
 void Dispatch::connection_closed(transport::ConnectionId connection, transport::ConnectionEnd how) {
   const sessions::ConnectionId closed{static_cast<std::uint64_t>(connection)};

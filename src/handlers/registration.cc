@@ -132,7 +132,10 @@ Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
       break;
   }
   protocol::RegisterEngineDrivenResponse response;
-  response.shm_name = services.pool.shm_name();
+  // Whoever opened a name that leads elsewhere by now would read and write somebody else's memory.
+  if (services.pool.name_intact()) {
+    response.shm_name = services.pool.shm_name();
+  }
   response.pool_bytes = response.shm_name.empty() ? 0 : services.pool.usage().configured_bytes;
   return response;
 }

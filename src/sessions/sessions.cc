@@ -104,14 +104,22 @@ std::optional<cache::ReadLease> Sessions::take(const std::string& request_id,
                                                const Reading& reading) {
   cache::ReadLease spent;
   const MutexLock lock(mutex_);
+  std::vector<std::pair<Session*, Place>> owing;
   const auto [first, last] = by_request_.equal_range(request_id);
   for (auto entry = first; entry != last; ++entry) {
-    Session& session = *entry->second;
-    if (const std::optional<Place> place = find_owed(session, reading)) {
-      return take_from(session, reading, *place, spent);
+    if (const std::optional<Place> place = find_owed(*entry->second, reading)) {
+      owing.emplace_back(&*entry->second, *place);
     }
   }
-  return std::nullopt;
+  if (owing.empty()) {
+    return std::nullopt;
+  }
+  const auto [session, place] = owing.front();
+  cache::ReadLease taken = share_from(*session, reading, place);
+  if (owing.size() == 1) {
+    spend(*session, reading, place, spent);
+  }
+  return taken;
 }
 
 void Sessions::forget_answers() {
@@ -126,9 +134,20 @@ void Sessions::forget_answers() {
   }
 }
 
+void Sessions::connection_opened(ConnectionId connection) {
+  const MutexLock lock(mutex_);
+  owners_.try_emplace(connection);
+}
+
 void Sessions::connection_closed(ConnectionId connection) {
   const MutexLock lock(mutex_);
-  if (const auto owner = owners_.find(connection); owner != owners_.end()) {
+  const auto owner = owners_.find(connection);
+  if (owner == owners_.end()) {
+    return;
+  }
+  if (owner->second.sessions == 0) {
+    owners_.erase(owner);
+  } else {
     owner->second.gone_since = clock_.now();
   }
 }
@@ -158,6 +177,32 @@ std::size_t Sessions::sweep() {
 std::size_t Sessions::count() const {
   const MutexLock lock(mutex_);
   return sessions_.size();
+}
+
+std::vector<SessionStatus> Sessions::status(std::size_t count_max) const {
+  const TimePoint now = clock_.now();
+  std::vector<SessionStatus> all;
+  const MutexLock lock(mutex_);
+  for (const Session& session : sessions_) {
+    if (all.size() == count_max) {
+      break;
+    }
+    SessionStatus status{session.connection,
+                         session.request_id,
+                         session.finding.content.model_name,
+                         session.finding.prefix.chunks,
+                         0,
+                         0,
+                         session.answered,
+                         is_orphaned(session),
+                         session.until - now};
+    for (std::size_t place = 0; place < session.units.size(); ++place) {
+      status.units_owed += session.units[place];
+      status.pinned_objects += session.finding.prefix.lease.holds(place) ? 1U : 0U;
+    }
+    all.push_back(std::move(status));
+  }
+  return all;
 }
 
 std::size_t Sessions::unanswered_count() const {
@@ -202,7 +247,11 @@ void Sessions::insert(Session session, List& gone) {
   while (sessions_.size() >= limits_.sessions_max) {
     remove(sessions_.begin(), gone);
   }
-  ++owners_[session.connection].sessions;
+  const auto [owner, is_new] = owners_.try_emplace(session.connection);
+  ++owner->second.sessions;
+  if (is_new) {
+    owner->second.gone_since = clock_.now();
+  }
   sessions_.push_back(std::move(session));
   by_request_.emplace(sessions_.back().request_id, std::prev(sessions_.end()));
   ++unanswered_;
@@ -218,7 +267,7 @@ void Sessions::remove(List::iterator session, List& gone) {
     --unanswered_;
   }
   const auto owner = owners_.find(session->connection);
-  if (--owner->second.sessions == 0) {
+  if (--owner->second.sessions == 0 && owner->second.gone_since.has_value()) {
     owners_.erase(owner);
   }
   gone.splice(gone.end(), sessions_, session);
@@ -262,16 +311,20 @@ std::optional<Sessions::Place> Sessions::find_owed(const Session& session,
   return place;
 }
 
-cache::ReadLease Sessions::take_from(Session& session,
-                                     const Reading& reading,
-                                     Place place,
-                                     cache::ReadLease& spent) {
+cache::ReadLease Sessions::share_from(const Session& session, const Reading& reading, Place place) {
   const Finding& finding = session.finding;
   std::vector<std::size_t> pins;
   for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
     pins.push_back(place_of(finding, place.space, chunk, place.rank));
   }
-  cache::ReadLease taken = index_.share(finding.prefix.lease, pins);
+  return index_.share(finding.prefix.lease, pins);
+}
+
+void Sessions::spend(Session& session,
+                     const Reading& reading,
+                     Place place,
+                     cache::ReadLease& spent) {
+  const Finding& finding = session.finding;
   for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
     for (std::size_t space = 0; space < finding.spaces.size(); ++space) {
       // The reader's layout is known now, so its rank needs no promise in the others.
@@ -279,7 +332,6 @@ cache::ReadLease Sessions::take_from(Session& session,
       give_back(session, place_of(finding, space, chunk, place.rank), units, spent);
     }
   }
-  return taken;
 }
 
 }  // namespace larder::sessions

@@ -10,7 +10,9 @@
 // A request from a connection without such a session finds one by id alone only when its connection
 // is gone (a reconnect), or, for questions, when no other session has the id. Workers come over
 // other connections: they find a ledger by request id and content (model, world size, salt,
-// hashes).
+// hashes). Where several engines look up the same prompt under the same id, nobody can tell whose
+// worker reads: it gets a pin of its own and takes no unit of either, so that no engine lives on
+// another's promise.
 //
 // Thread-safe; one mutex. Pins are given back outside it.
 #pragma once
@@ -63,6 +65,19 @@ struct Ended {
   std::vector<cache::KeySpace> spaces;
 };
 
+// For the operator.
+struct SessionStatus {
+  ConnectionId connection{};
+  std::string request_id;
+  std::string model_name;
+  std::size_t hit_chunks = 0;
+  std::size_t pinned_objects = 0;
+  std::uint64_t units_owed = 0;  // over all objects
+  bool is_answered = false;
+  bool is_orphaned = false;  // its connection is gone
+  Duration time_left{};
+};
+
 struct SessionLimits {
   Duration read_ttl;         // of a session's locks, from its LOOKUP
   Duration reconnect_grace;  // a session outlives its connection by this much
@@ -97,14 +112,17 @@ class Sessions {
   // nullopt when there was none.
   std::optional<Ended> end(ConnectionId connection, const std::string& request_id);
 
-  // Pins of the whole reading out of a ledger, taking one unit of each object; nullopt when no
-  // ledger owes them all.
+  // Pins of the whole reading out of a ledger, taking one unit of each object unless several
+  // ledgers owe it; nullopt when none does.
   std::optional<cache::ReadLease> take(const std::string& request_id, const Reading& reading);
 
   // The cache was cleared: answers not yet given become 0. What was promised already stays
   // retrievable.
   void forget_answers();
 
+  // A session that begins on a connection that is not open (its LOOKUP took longer than its client
+  // lived) ends like those of a closed one.
+  void connection_opened(ConnectionId connection);
   void connection_closed(ConnectionId connection);
 
   // Ends sessions whose time ran out. Returns how many.
@@ -112,6 +130,7 @@ class Sessions {
 
   std::size_t count() const;
   std::size_t unanswered_count() const;
+  std::vector<SessionStatus> status(std::size_t count_max) const;  // oldest first
 
  private:
   struct Session {
@@ -125,6 +144,7 @@ class Sessions {
 
   using List = std::list<Session>;  // oldest first
 
+  // A connection: while it is open, and after that while sessions of it are left.
   struct Owner {
     std::size_t sessions = 0;
     std::optional<TimePoint> gone_since;
@@ -147,10 +167,10 @@ class Sessions {
       LARDER_REQUIRES(mutex_);
   std::optional<Place> find_owed(const Session& session, const Reading& reading) const
       LARDER_REQUIRES(mutex_);
-  cache::ReadLease take_from(Session& session,
-                             const Reading& reading,
-                             Place place,
-                             cache::ReadLease& spent) LARDER_REQUIRES(mutex_);
+  cache::ReadLease share_from(const Session& session, const Reading& reading, Place place)
+      LARDER_REQUIRES(mutex_);
+  void spend(Session& session, const Reading& reading, Place place, cache::ReadLease& spent)
+      LARDER_REQUIRES(mutex_);
 
   cache::CacheIndex& index_;
   const SessionLimits limits_;

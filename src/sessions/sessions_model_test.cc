@@ -44,7 +44,11 @@ struct LedgerSession {
 
 class LedgerRun {
  public:
-  explicit LedgerRun(std::uint64_t seed) : random_(seed) {}
+  explicit LedgerRun(std::uint64_t seed) : random_(seed) {
+    for (const ConnectionId connection : connections_) {
+      sessions_.connection_opened(connection);
+    }
+  }
 
   void step() {
     switch (below(20)) {
@@ -335,9 +339,6 @@ class LedgerRun {
         able.push_back(&session);
       }
     }
-    if (able.size() > 1) {
-      return;  // from which of them is not promised
-    }
     const auto hashes = hashes_of(prompt, end);
     std::optional<cache::ReadLease> lease =
         sessions_.take(request_id, {spaces_[space], ranks_[rank], hashes, first});
@@ -347,14 +348,15 @@ class LedgerRun {
     }
     ++takes_;
     Taken taken{std::move(*lease), {}};
+    const bool is_spent = able.size() == 1;  // else nobody knows whose unit it would be
     for (auto& [name, owed] : able.front()->owed) {
       if (name.rank != rank || name.chunk < first || name.chunk >= end) {
         continue;
       }
       if (name.space == space) {
         taken.names.push_back(name);
-        --owed;
-      } else {
+        owed -= is_spent ? 1U : 0U;
+      } else if (is_spent) {
         owed -= std::min(owed, able.front()->units_each);
       }
     }
@@ -396,6 +398,7 @@ class LedgerRun {
     sessions_.connection_closed(connection);
     gone_since_.emplace(connection, clock_.now());
     connection = ConnectionId{++last_connection_};
+    sessions_.connection_opened(connection);
   }
 
   void clear() {

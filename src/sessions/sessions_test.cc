@@ -14,7 +14,11 @@ class SessionsTest : public testing::Test {
  protected:
   static constexpr SessionLimits kLimits{seconds(300), seconds(30), 8};
 
-  SessionsTest() = default;
+  SessionsTest() {
+    for (const ConnectionId connection : {kScheduler, kOtherScheduler}) {
+      sessions_.connection_opened(connection);
+    }
+  }
 
   ~SessionsTest() override {
     clock_.advance(seconds(300));
@@ -298,6 +302,28 @@ TEST_F(SessionsTest, TwoConnectionsWithOneRequestIdLeaveEachOtherAlone) {
   sessions_.end(kScheduler, "a");
   EXPECT_EQ(pinned(), 3U) << "one engine's end leaves the other's locks";
   EXPECT_EQ(query(kOtherScheduler), 3);
+}
+
+// Same prompt, same id: nobody can tell whose worker reads.
+TEST_F(SessionsTest, EnginesWithOneRequestIdAndOnePromptKeepTheirOwnPromises) {
+  store(1, 4);
+  look_up({});
+  look_up({.connection = kOtherScheduler});
+  EXPECT_TRUE(take({.prompt = 1, .chunks = {0, 4}}).has_value());
+  sessions_.end(kOtherScheduler, "a");
+  EXPECT_EQ(pinned(), 4U) << "the first engine's promise still stands";
+  EXPECT_TRUE(take({.prompt = 1, .chunks = {0, 4}}).has_value());
+  EXPECT_EQ(pinned(), 0U) << "now there is no doubt whose it was";
+}
+
+TEST_F(SessionsTest, ALookupThatOutlivesItsConnectionLeavesNothing) {
+  store(1, 4);
+  sessions_.connection_closed(kScheduler);
+  look_up({});
+  EXPECT_EQ(pinned(), 4U);
+  clock_.advance(seconds(30) + milliseconds(1));
+  EXPECT_EQ(sessions_.sweep(), 1U);
+  EXPECT_EQ(pinned(), 0U);
 }
 
 TEST_F(SessionsTest, AQuestionFindsTheOnlySessionOfTheIdOverAnyConnection) {

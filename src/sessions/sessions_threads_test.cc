@@ -39,6 +39,7 @@ class Engine {
         random_(cache::test_seed() + number) {}
 
   void run(int requests) {
+    shop_.sessions.connection_opened(scheduler_);
     for (int i = 0; i < requests; ++i) {
       serve();
       shop_.clock.advance(milliseconds(random_() % 2000));
