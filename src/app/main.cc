@@ -10,19 +10,24 @@
 
 namespace {
 
-// Blocked in every thread, so that only wait_for_signal() receives them.
-sigset_t stop_signals() {
+// Blocked in every thread, so that only serve_until_stopped() receives them.
+sigset_t handled_signals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGHUP);
+  sigaddset(&signals, SIGUSR1);
   return signals;
 }
 
-void wait_for_signal(const sigset_t& signals) {
+// SIGUSR1 asks who holds what; the others stop.
+void serve_until_stopped(const larder::app::Server& server, const sigset_t& signals) {
   int received = 0;
-  while (sigwait(&signals, &received) != 0) {
+  while (sigwait(&signals, &received) != 0 || received == SIGUSR1) {
+    if (received == SIGUSR1) {
+      server.log_ledger();
+    }
   }
   larder::log::info("Shutting down on {}",
                     received == SIGTERM  ? "SIGTERM"
@@ -31,7 +36,7 @@ void wait_for_signal(const sigset_t& signals) {
 }
 
 int serve(const larder::config::Config& config) {
-  const sigset_t signals = stop_signals();
+  const sigset_t signals = handled_signals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   larder::app::StartFailure failure{};
@@ -41,7 +46,7 @@ int serve(const larder::config::Config& config) {
       larder::log::error("{}", failure.message);
       return failure.exit_code;
     }
-    wait_for_signal(signals);
+    serve_until_stopped(*server, signals);
   }
   larder::log::info("stopped");
   return EXIT_SUCCESS;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "app/ledger.h"
 #include "app/status.h"
 #include "base/log.h"
 #include "cache/eviction_policy.h"
@@ -158,6 +159,12 @@ Server::~Server() {
   http_.reset();
   if (transport_ != nullptr) {
     transport_->stop();
+  }
+}
+
+void Server::log_ledger() const {
+  for (const std::string& line : render_ledger({index_, instances_, sessions_, quarantine_})) {
+    log::info("ledger: {}", line);
   }
 }
 

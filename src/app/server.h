@@ -43,6 +43,8 @@ class Server {
   Server& operator=(const Server&) = delete;
   ~Server();  // answers what is waiting, then stops
 
+  void log_ledger() const;  // ledger.h
+
  private:
   Server(const config::Config& config, std::unique_ptr<pool::Pool> pool);
 

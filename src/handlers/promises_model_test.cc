@@ -82,6 +82,8 @@ struct Retrieve {
 
 // Memory that a worker was given and lost: it may still write there until `until`.
 struct Ghost {
+  protocol::Key key;
+  std::uint64_t instance;
   std::vector<SlotOf> slots;
   TimePoint until;
   sessions::ConnectionId connection;
@@ -212,7 +214,11 @@ class World {
   // What the worker had open is its own no more. It may still be writing for so long.
   void lose_stores(Engine& engine, Duration may_write) {
     for (Store& store : engine.stores) {
-      ghosts_.push_back({std::move(store.slots), server_.clock.now() + may_write, engine.worker});
+      ghosts_.push_back({std::move(store.key),
+                         engine.instance,
+                         std::move(store.slots),
+                         server_.clock.now() + may_write,
+                         engine.worker});
     }
     engine.stores.clear();
     engine.retrieves.clear();
@@ -294,7 +300,11 @@ class World {
     const TimePoint now = server_.clock.now();
     for (Store& store : engine.stores) {
       if (now - store.since > kWriteTtl) {
-        ghosts_.push_back({std::move(store.slots), now + seconds(500), engine.worker});
+        ghosts_.push_back({store.key,
+                           engine.instance,
+                           std::move(store.slots),
+                           now + seconds(500),
+                           engine.worker});
         store.slots.clear();
       }
     }
@@ -307,7 +317,22 @@ class World {
       for (const SlotOf& slot : ghost.slots) {
         write(slot.offset, kGarbage);
       }
+      commit_late(ghost);
     }
+  }
+
+  // What was taken from it is never published, whatever else is open under its key.
+  void commit_late(const Ghost& ghost) {
+    for (const Engine& engine : engines_) {
+      for (const Store& store : engine.stores) {
+        if (engine.instance == ghost.instance && store.key.request_id == ghost.key.request_id) {
+          return;  // the new store of this request; nobody could tell them apart
+        }
+      }
+    }
+    const auto committed =
+        on_commit_store(server_.services, {ghost.connection}, {ghost.key, ghost.instance, {}});
+    EXPECT_FALSE(committed.has_value() && *committed) << "a lost reservation was published";
   }
 
   void work(Engine& engine) {

@@ -6,22 +6,22 @@
 namespace larder::sessions {
 namespace {
 
-// The transfer that a COMMIT ends: of the same request if there is one, else the oldest of the key.
 template <typename Transfers>
-auto find_transfer(Transfers& transfers, const TransferKey& key, const std::string& request_id) {
-  auto oldest = transfers.end();
-  for (auto transfer = transfers.begin(); transfer != transfers.end(); ++transfer) {
-    if (!(transfer->key == key)) {
-      continue;
-    }
-    if (transfer->request_id == request_id) {
-      return transfer;
-    }
-    if (oldest == transfers.end()) {
-      oldest = transfer;
-    }
-  }
-  return oldest;
+auto find_own(Transfers& transfers, const TransferKey& key, const std::string& request_id) {
+  return std::find_if(transfers.begin(), transfers.end(), [&](const auto& transfer) {
+    return transfer.key == key && transfer.request_id == request_id;
+  });
+}
+
+// The retrieve that a COMMIT ends: of the same request if there is one, else the oldest of the key.
+template <typename Transfers>
+auto find_retrieve(Transfers& transfers, const TransferKey& key, const std::string& request_id) {
+  const auto own = find_own(transfers, key, request_id);
+  return own != transfers.end()
+             ? own
+             : std::find_if(transfers.begin(), transfers.end(), [&key](const auto& transfer) {
+                 return transfer.key == key;
+               });
 }
 
 void hand_over(cache::WriteLease& lease, Quarantine::Held& held) {
@@ -72,7 +72,8 @@ bool Instance::open_retrieve(const TransferKey& key,
 std::optional<cache::WriteLease> Instance::close_store(const TransferKey& key,
                                                        const std::string& request_id) {
   const MutexLock lock(mutex_);
-  const auto found = find_transfer(stores_, key, request_id);
+  // Never that of another request: its slots are not written yet.
+  const auto found = find_own(stores_, key, request_id);
   if (found == stores_.end()) {
     return std::nullopt;
   }
@@ -84,7 +85,7 @@ std::optional<cache::WriteLease> Instance::close_store(const TransferKey& key,
 std::optional<cache::ReadLease> Instance::close_retrieve(const TransferKey& key,
                                                          const std::string& request_id) {
   const MutexLock lock(mutex_);
-  const auto found = find_transfer(retrieves_, key, request_id);
+  const auto found = find_retrieve(retrieves_, key, request_id);
   if (found == retrieves_.end()) {
     return std::nullopt;
   }
@@ -129,6 +130,20 @@ Quarantine::Held Instance::close() {
 Quarantine::Held Instance::drop_transfers() {
   const MutexLock lock(mutex_);
   return take_all();
+}
+
+OpenTransfers Instance::open_transfers() const {
+  OpenTransfers open;
+  const MutexLock lock(mutex_);
+  open.stores = stores_.size();
+  open.retrieves = retrieves_.size();
+  for (const OpenStore& store : stores_) {
+    open.reserved_objects += store.lease.size();
+  }
+  for (const OpenRetrieve& retrieve : retrieves_) {
+    open.pinned_objects += retrieve.lease.size();
+  }
+  return open;
 }
 
 Quarantine::Held Instance::take_all() {

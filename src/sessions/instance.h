@@ -5,8 +5,9 @@
 // they work; close() ends it for all of them.
 //
 // A transfer is PREPARE ... COMMIT. A store holds a WriteLease, a retrieve a ReadLease with no time
-// limit of its own. Several transfers of one key may be open; each COMMIT ends one, that of its own
-// request id first. Thread-safe: liveness is atomic, transfers are under the instance's mutex.
+// limit of its own. Several transfers of one key may be open; a COMMIT ends that of its own request
+// id, and a retrieve's, failing that, any of the key (they hold the same). Thread-safe: liveness is
+// atomic, transfers are under the instance's mutex.
 #pragma once
 
 #include <atomic>
@@ -51,6 +52,14 @@ struct TransferKey {
   keys::ChunkHash last_chunk;
 
   bool operator==(const TransferKey&) const = default;
+};
+
+// For the operator.
+struct OpenTransfers {
+  std::size_t stores = 0;
+  std::size_t retrieves = 0;
+  std::size_t reserved_objects = 0;
+  std::size_t pinned_objects = 0;
 };
 
 class Instance {
@@ -101,6 +110,8 @@ class Instance {
 
   // True while an open store of this instance holds a reservation of the object.
   bool is_storing(const cache::KeySpace& space, const keys::ObjectId& id) const;
+
+  OpenTransfers open_transfers() const;
 
   // Reservations older than `age`.
   Quarantine::Held expire_stores(TimePoint now, Duration age);

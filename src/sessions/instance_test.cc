@@ -80,17 +80,20 @@ TEST_F(InstanceTest, ACommitOfAnotherKeyEndsNothing) {
   EXPECT_FALSE(instance_.close_store(other_rank, "a").has_value());
 }
 
-TEST_F(InstanceTest, TheRequestIdIsOnlyAPreference) {
+// Its slots may not be written yet.
+TEST_F(InstanceTest, ACommitOfAnotherRequestEndsNobodysStore) {
   const std::size_t offset = open_store(1, "a");
-  EXPECT_EQ(close_store(1, "another"), offset);
+  EXPECT_EQ(close_store(1, "another"), std::nullopt);
+  EXPECT_EQ(close_store(1, "a"), offset);
 }
 
-TEST_F(InstanceTest, StoresOfOneKeyEndTheirOwnRequestFirstThenTheOldest) {
+TEST_F(InstanceTest, StoresOfOneKeyEndByTheirRequestTheOldestFirst) {
   const std::size_t first = open_store(1, "a");
   const std::size_t second = open_store(1, "b");
   const std::size_t third = open_store(1, "a");
   EXPECT_EQ(close_store(1, "b"), second);
-  EXPECT_EQ(close_store(1, "b"), first);
+  EXPECT_EQ(close_store(1, "b"), std::nullopt);
+  EXPECT_EQ(close_store(1, "a"), first);
   EXPECT_EQ(close_store(1, "a"), third);
 }
 

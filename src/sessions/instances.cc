@@ -227,11 +227,23 @@ std::size_t Instances::count() const {
 }
 
 std::vector<InstanceStatus> Instances::status() const {
+  std::vector<std::shared_ptr<Instance>> living;
+  {
+    const MutexLock lock(mutex_);
+    living.reserve(instances_.size());
+    for (const auto& [id, instance] : instances_) {
+      living.push_back(instance);
+    }
+  }
   std::vector<InstanceStatus> all;
-  const MutexLock lock(mutex_);
-  all.reserve(instances_.size());
-  for (const auto& [id, instance] : instances_) {
-    all.push_back({id, instance->registration, instance->kind()});
+  all.reserve(living.size());
+  for (const std::shared_ptr<Instance>& instance : living) {
+    all.push_back({instance->id,
+                   instance->registration,
+                   instance->kind(),
+                   instance->connection(),
+                   clock_.now() - instance->last_seen(),
+                   instance->open_transfers()});
   }
   return all;
 }

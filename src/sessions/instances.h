@@ -51,6 +51,9 @@ struct InstanceStatus {
   InstanceId id{};
   Registration registration;
   ClientKind kind = ClientKind::kUnknown;
+  ConnectionId connection{};  // last heard over this one
+  Duration silent_for{};
+  OpenTransfers open;
 };
 
 class Instances {

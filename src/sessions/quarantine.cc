@@ -57,4 +57,17 @@ std::size_t Quarantine::slot_count() const {
   return count;
 }
 
+std::vector<QuarantineStatus> Quarantine::status() const {
+  const TimePoint now = clock_.now();
+  std::vector<QuarantineStatus> all;
+  const MutexLock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    all.push_back({entry.instance,
+                   entry.connection,
+                   entry.held.slots.size() + entry.held.lease.size(),
+                   entry.until - now});
+  }
+  return all;
+}
+
 }  // namespace larder::sessions

@@ -18,6 +18,14 @@
 
 namespace larder::sessions {
 
+// For the operator.
+struct QuarantineStatus {
+  InstanceId instance{};
+  ConnectionId connection{};
+  std::size_t slots = 0;
+  Duration time_left{};
+};
+
 class Quarantine {
  public:
   struct Held {
@@ -37,6 +45,7 @@ class Quarantine {
   void sweep();
 
   std::size_t slot_count() const;
+  std::vector<QuarantineStatus> status() const;
 
  private:
   struct Entry {
