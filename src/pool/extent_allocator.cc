@@ -62,6 +62,20 @@ void ExtentAllocator::give_back(std::size_t offset, std::size_t bytes) {
   add_extent(next, offset, end - offset);
 }
 
+std::size_t ExtentAllocator::free_before(std::size_t offset) const {
+  const auto next = length_at_.lower_bound(offset);
+  if (next == length_at_.begin()) {
+    return 0;
+  }
+  const auto& [begin, length] = *std::prev(next);
+  return begin + length == offset ? length : 0;
+}
+
+std::size_t ExtentAllocator::free_behind(std::size_t end) const {
+  const auto found = length_at_.find(end);
+  return found == length_at_.end() ? 0 : found->second;
+}
+
 std::size_t ExtentAllocator::largest_free_bytes() const {
   return by_length_.empty() ? 0 : by_length_.rbegin()->first;
 }

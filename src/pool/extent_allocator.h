@@ -34,6 +34,10 @@ class ExtentAllocator {
   // REQUIRES: the range was taken and not given back yet.
   void give_back(std::size_t offset, std::size_t bytes);
 
+  // Free bytes directly before and behind a range that is taken.
+  std::size_t free_before(std::size_t offset) const;
+  std::size_t free_behind(std::size_t end) const;
+
   bool fits(std::size_t bytes) const { return bytes <= largest_free_bytes(); }
 
   std::size_t capacity_bytes() const { return capacity_bytes_; }

@@ -159,6 +159,22 @@ TEST(ExtentAllocator, GrowsTheLastFreeExtentWhenTheSpaceGrows) {
   EXPECT_EQ(allocator.take(6), 14U);
 }
 
+TEST(ExtentAllocator, SaysWhatIsFreeBesideARange) {
+  ExtentAllocator allocator(1);
+  allocator.extend(100);
+  ASSERT_EQ(allocator.take(10), 0U);
+  ASSERT_EQ(allocator.take(20), 10U);
+  ASSERT_EQ(allocator.take(30), 30U);
+  EXPECT_EQ(allocator.free_before(0), 0U);
+  EXPECT_EQ(allocator.free_before(10), 0U);
+  EXPECT_EQ(allocator.free_behind(30), 0U);
+  EXPECT_EQ(allocator.free_behind(60), 40U);
+  allocator.give_back(10, 20);
+  EXPECT_EQ(allocator.free_before(30), 20U);
+  EXPECT_EQ(allocator.free_behind(10), 20U);
+  EXPECT_EQ(allocator.free_behind(100), 0U);
+}
+
 TEST(ExtentAllocator, HasNoRoomBeforeTheSpaceExists) {
   ExtentAllocator allocator(4096);
   EXPECT_FALSE(allocator.fits(4096));

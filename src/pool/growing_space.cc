@@ -42,9 +42,29 @@ bool GrowingSpace::grow() {
 }
 
 Result<std::size_t> GrowingSpace::take(std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  return take_locked(bytes);
+}
+
+Result<std::size_t> GrowingSpace::exchange(std::span<const Range> ranges, std::size_t bytes) {
+  const MutexLock lock(mutex_);
+  for (const Range& range : ranges) {
+    allocator_.give_back(range.offset, rounded(range.bytes));
+  }
+  publish();
+  return take_locked(bytes);
+}
+
+Range GrowingSpace::with_free_sides(const Range& range) const {
+  const std::size_t bytes = rounded(range.bytes);
+  const MutexLock lock(mutex_);
+  const std::size_t before = allocator_.free_before(range.offset);
+  return {range.offset - before, before + bytes + allocator_.free_behind(range.offset + bytes)};
+}
+
+Result<std::size_t> GrowingSpace::take_locked(std::size_t bytes) {
   LARDER_CHECK(bytes > 0);
   const std::size_t wanted = rounded(bytes);
-  const MutexLock lock(mutex_);
   while (true) {
     if (wanted > attainable_bytes()) {
       return Error{Code::kTooLarge,

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <span>
 
 #include "base/mutex.h"
 #include "base/result.h"
@@ -24,6 +25,11 @@ struct GrowthLimits {
   std::size_t total_bytes;  // the space ends here; need not be a multiple of the alignment
   std::size_t align_bytes;  // power of two
   std::size_t step_bytes;   // most bytes reserved in one go, rounded up to the alignment
+};
+
+struct Range {
+  std::size_t offset;
+  std::size_t bytes;
 };
 
 class GrowingSpace {
@@ -46,6 +52,14 @@ class GrowingSpace {
   // REQUIRES: taken with the same number of bytes, and not given back yet.
   void give_back(std::size_t offset, std::size_t bytes) LARDER_EXCLUDES(mutex_);
 
+  // Gives all of `ranges` back and takes one of `bytes`, as one step: nobody else can take the room
+  // in between. REQUIRES: as give_back and take.
+  Result<std::size_t> exchange(std::span<const Range> ranges, std::size_t bytes)
+      LARDER_EXCLUDES(mutex_);
+
+  // The taken range and what is free on both sides of it.
+  Range with_free_sides(const Range& range) const LARDER_EXCLUDES(mutex_);
+
   std::size_t rounded(std::size_t bytes) const;  // the largest possible multiple on overflow
 
   std::size_t reserved_bytes() const LARDER_EXCLUDES(mutex_);
@@ -57,6 +71,7 @@ class GrowingSpace {
   bool growth_failed() const { return growth_failed_.load(std::memory_order_relaxed); }
 
  private:
+  Result<std::size_t> take_locked(std::size_t bytes) LARDER_REQUIRES(mutex_);
   bool grown() const LARDER_REQUIRES(mutex_);
   std::size_t attainable_bytes() const LARDER_REQUIRES(mutex_);
   void grow_by(std::size_t bytes) LARDER_REQUIRES(mutex_);

@@ -195,6 +195,30 @@ TEST(GrowingSpace, OthersTakeWhileAReservationRuns) {
   EXPECT_EQ(space.used_bytes(), 16 * kMebibyte);
 }
 
+TEST(GrowingSpace, ExchangesNeighboursForOneLargerRange) {
+  FakeSystem system(8 * kMebibyte);
+  GrowingSpace space(limits(8 * kMebibyte, 8 * kMebibyte), system.function());
+  std::vector<Range> taken;
+  for (int i = 0; i < 8; ++i) {
+    taken.push_back({*space.take(kMebibyte), kMebibyte});
+  }
+  const Range around = space.with_free_sides(taken[3]);
+  EXPECT_EQ(around.offset, taken[3].offset);
+  EXPECT_EQ(around.bytes, kMebibyte);
+  const std::vector<Range> neighbours = {taken[4], taken[2], taken[3]};
+  const auto larger = space.exchange(neighbours, 3 * kMebibyte - 1);
+  ASSERT_TRUE(larger.has_value());
+  EXPECT_EQ(*larger, taken[2].offset);
+  EXPECT_EQ(space.used_bytes(), 8 * kMebibyte);
+  const std::vector<Range> apart = {taken[0], taken[6]};
+  const auto refused = space.exchange(apart, 2 * kMebibyte);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  EXPECT_EQ(space.used_bytes(), 6 * kMebibyte) << "what was given is given either way";
+  EXPECT_EQ(space.with_free_sides(taken[1]).offset, taken[0].offset);
+  EXPECT_EQ(space.with_free_sides(taken[5]).bytes, 2 * kMebibyte);
+}
+
 TEST(GrowingSpace, ManyTakersAndAGrowerShareTheSpaceWithoutOverlap) {
   constexpr std::size_t kTotal = 64 * kMebibyte;
   FakeSystem system(kTotal);

@@ -167,6 +167,28 @@ Result<Slot> Pool::take(std::size_t bytes) {
   return Slot(this, *offset, bytes);
 }
 
+Result<Slot> Pool::exchange(std::vector<Slot> slots, std::size_t bytes) {
+  LARDER_CHECK(bytes > 0);
+  std::vector<Range> ranges;
+  ranges.reserve(slots.size());
+  for (Slot& slot : slots) {
+    LARDER_CHECK(slot.pool_ == this);
+    slot.pool_ = nullptr;
+    ranges.push_back({slot.offset_, slot.bytes_});
+  }
+  const auto offset = state_->space.exchange(ranges, bytes);
+  if (!offset) {
+    return offset.error();
+  }
+  return Slot(this, *offset, bytes);
+}
+
+PoolRange Pool::room_around(const Slot& slot) const {
+  LARDER_CHECK(slot.pool_ == this);
+  const Range room = state_->space.with_free_sides({slot.offset_, slot.bytes_});
+  return {room.offset, room.bytes};
+}
+
 void Pool::give_back(std::size_t offset, std::size_t bytes) {
   state_->space.give_back(offset, bytes);
 }

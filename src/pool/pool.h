@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "pool/pool_config.h"
@@ -57,6 +58,11 @@ class [[nodiscard]] Slot {
   std::size_t bytes_ = 0;
 };
 
+struct PoolRange {
+  std::size_t offset;
+  std::size_t bytes;
+};
+
 struct PoolUsage {
   std::size_t configured_bytes;  // what clients are told; the size of the segment's file
   std::size_t capacity_bytes;    // reserved so far: what slots can come from
@@ -81,6 +87,13 @@ class Pool {
   // reserves what this slot needs itself rather than fail (may then take milliseconds). REQUIRES:
   // bytes > 0.
   Result<Slot> take(std::size_t bytes);
+
+  // Gives `slots` back and takes one of `bytes` in one step, so that nobody else takes the room
+  // that was made for it. As take(). REQUIRES: all are of this pool.
+  Result<Slot> exchange(std::vector<Slot> slots, std::size_t bytes);
+
+  // What would be one free range if the slot were given back: its first byte and its length.
+  PoolRange room_around(const Slot& slot) const;
 
   // bytes rounded up to the alignment: what a slot of that size occupies.
   std::size_t rounded(std::size_t bytes) const;
