@@ -1,6 +1,8 @@
 #include "cache/cache_index.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -12,22 +14,29 @@ metrics::Labels salt_label(const std::string& salt) {
   return salt.empty() ? metrics::Labels{} : metrics::Labels{{"cache_salt", salt}};
 }
 
-Object* find(const Shelf& shelf, const keys::ObjectId& id) {
-  const auto found = shelf.objects.find(id);
-  return found == shelf.objects.end() ? nullptr : found->second.get();
+void count(std::uint16_t& counter) {
+  if (counter < std::numeric_limits<std::uint16_t>::max()) {
+    ++counter;
+  }
 }
 
 }  // namespace
 
 CacheIndex::CacheIndex(pool::Pool& pool,
                        std::unique_ptr<EvictionPolicy> policy,
-                       metrics::Registry& metrics)
+                       metrics::Registry& metrics,
+                       Admission admission)
     : pool_(pool),
+      admission_(admission),
+      has_quotas_(policy != nullptr && policy->isolates()),
       policy_(std::move(policy)),
+      by_address_(pool),
       written_chunks_(
           metrics.counter_family("lmcache_mp_l1_write_chunks_total", "Chunks stored in L1")),
       evicted_chunks_(
-          metrics.counter_family("lmcache_mp_l1_evicted_chunks_total", "Chunks evicted from L1")) {
+          metrics.counter_family("lmcache_mp_l1_evicted_chunks_total", "Chunks evicted from L1")),
+      declined_chunks_(metrics.counter("larder_l1_declined_chunks_total",
+                                       "Chunks not stored because others are worth more")) {
   LARDER_CHECK(policy_ != nullptr);
 }
 
@@ -54,7 +63,7 @@ PrefixLookup CacheIndex::acquire_prefix(std::span<const KeySpace> spaces,
   const auto has_chunk = [&](const keys::ChunkHash& hash) {
     for (std::size_t s = 0; s < shelves.size(); ++s) {
       for (const std::uint32_t rank : kv_ranks) {
-        Object* const object = find(*shelves[s], keys::ObjectId{hash, rank, 0});
+        Object* const object = shelves[s]->find(keys::ObjectId{hash, rank, 0});
         if (object == nullptr) {
           return false;
         }
@@ -78,7 +87,10 @@ PrefixLookup CacheIndex::acquire_prefix(std::span<const KeySpace> spaces,
   for (std::size_t chunk = answer.chunks; chunk-- > 0;) {
     for (const std::vector<Object*>& objects : found) {
       for (std::size_t rank = 0; rank < kv_ranks.size(); ++rank) {
-        policy_->touch(*objects[chunk * kv_ranks.size() + rank]);
+        Object& object = *objects[chunk * kv_ranks.size() + rank];
+        count(object.usage.found);
+        policy_->touch(object, Use::kFound);
+        newest_use_ = object.usage.last_use;
       }
     }
   }
@@ -94,7 +106,7 @@ Result<ReadLease> CacheIndex::acquire(const KeySpace& space, const StoreRange& r
     return Error{Code::kNotFound, "nothing is stored for this model and salt"};
   }
   for (const keys::ChunkHash& hash : range.hashes.subspan(range.first_chunk)) {
-    Object* const object = find(*shelf, keys::ObjectId{hash, range.kv_rank, 0});
+    Object* const object = shelf->find(keys::ObjectId{hash, range.kv_rank, 0});
     if (object == nullptr) {
       return Error{Code::kNotFound, "a chunk is not stored"};
     }
@@ -119,54 +131,6 @@ ReadLease CacheIndex::share(const ReadLease& lease, std::span<const std::size_t>
   return ReadLease(this, std::move(objects));
 }
 
-Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
-                                       const StoreRange& range,
-                                       const std::function<bool(const keys::ObjectId&)>& skip) {
-  const Result<std::size_t> bytes = tensors::bytes_of(space.layout);
-  if (!bytes) {
-    return bytes.error();
-  }
-  WriteLease lease;
-  std::vector<std::size_t> missing;
-  {
-    const MutexLock lock(mutex_);
-    const Shelf* const shelf = find_shelf(space);
-    lease.clear_count_ = clear_count_;
-    for (std::size_t chunk = range.first_chunk; chunk < range.hashes.size(); ++chunk) {
-      if (shelf == nullptr || find(*shelf, {range.hashes[chunk], range.kv_rank, 0}) == nullptr) {
-        missing.push_back(chunk);
-      }
-    }
-  }
-  // Asked outside the mutex: the caller looks through its own transfers under a lock of its own.
-  std::erase_if(missing, [&](std::size_t chunk) {
-    return skip(keys::ObjectId{range.hashes[chunk], range.kv_rank, 0});
-  });
-  lease.index_ = this;
-  lease.space_ = space;
-  lease.kv_rank_ = range.kv_rank;
-  lease.hashes_.assign(range.hashes.begin(), range.hashes.end());
-  lease.missing_ = missing.size();
-  Kept kept;
-  for (const std::size_t chunk : missing) {
-    Result<pool::Slot> slot = pool_.take(*bytes);
-    if (!slot && slot.error().code == Code::kNoSpace) {
-      keep_prefix(space, range, chunk + 1, kept);
-      slot = take_evicting(*bytes);
-    }
-    if (!slot) {
-      if (lease.slots_.empty()) {
-        return slot.error();
-      }
-      break;
-    }
-    lease.slots_.push_back(std::move(*slot));
-    lease.chunks_.push_back(chunk);
-    reserved_objects_.fetch_add(1);
-  }
-  return lease;
-}
-
 void CacheIndex::touch(std::span<const KeySpace> spaces,
                        std::span<const keys::ChunkHash> hashes,
                        std::span<const std::uint32_t> kv_ranks) {
@@ -185,9 +149,13 @@ void CacheIndex::clear() {
   const MutexLock lock(mutex_);
   ++clear_count_;
   for (auto& [space, shelf] : shelves_) {
+    shelf.tenant->resident_bytes = 0;
+    shelf.tenant->pinned_bytes = 0;
     for (auto& [id, object] : shelf.objects) {
-      policy_->remove(*object);
+      policy_->remove(*object, Leaving::kCleared);
+      by_address_.remove(*object);
       object->shelf = nullptr;
+      object->links = {};
       Object* const key = object.get();
       if (key->pins > 0) {
         detached_.emplace(key, std::move(object));
@@ -197,27 +165,10 @@ void CacheIndex::clear() {
       }
     }
   }
-  shelves_.clear();
+  while (!shelves_.empty()) {
+    drop_shelf(shelves_.begin());
+  }
   resident_objects_.store(0);
-}
-
-std::size_t CacheIndex::evict_down_to(std::size_t used_bytes, std::size_t objects_max) {
-  const std::size_t used = pool_.usage().used_bytes;
-  if (used <= used_bytes) {
-    return 0;
-  }
-  std::size_t freed = 0;
-  Dropped dropped;
-  const MutexLock lock(mutex_);
-  while (freed < used - used_bytes && dropped.size() < objects_max) {
-    Object* const victim = policy_->victim();
-    if (victim == nullptr) {
-      break;
-    }
-    freed += pool_.rounded(victim->slot.size());
-    dropped.push_back(evict(*victim));
-  }
-  return dropped.size();
 }
 
 CacheStats CacheIndex::stats() const {
@@ -238,6 +189,7 @@ void CacheIndex::release(std::span<Object* const> objects) {
 }
 
 bool CacheIndex::publish(WriteLease& lease) {
+  Dropped dropped;
   const MutexLock lock(mutex_);
   if (lease.clear_count_ != clear_count_) {
     return false;
@@ -248,19 +200,20 @@ bool CacheIndex::publish(WriteLease& lease) {
   Shelf& shelf = make_shelf(lease.space_);
   for (std::size_t i = 0; i < lease.slots_.size(); ++i) {
     const keys::ObjectId id = lease.id(i);
-    if (find(shelf, id) != nullptr) {
+    if (shelf.find(id) != nullptr) {
       continue;
     }
-    const std::size_t bytes = pool_.rounded(lease.slots_[i].size());
-    auto object = std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i]));
-    policy_->add(*object);
-    shelf.objects.emplace(id, std::move(object));
-    resident_objects_.fetch_add(1);
-    evictable_bytes_.fetch_add(bytes);
-    shelf.written->add();
+    const std::size_t chunk = lease.chunk(i);
+    Object* const before =
+        chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_, 0});
+    add(shelf, std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i])), before);
   }
   Shelf* const touched = &shelf;
   touch_prefix({&touched, 1}, lease.hashes_, {&lease.kv_rank_, 1});
+  // Stores side by side may each have fitted into the quota.
+  if (has_quotas_ && shelf.tenant->limited) {
+    trim(*shelf.tenant, shelf.tenant->share_bytes, lease.slots_.size(), dropped);
+  }
   return true;
 }
 
@@ -279,18 +232,66 @@ Shelf& CacheIndex::make_shelf(const KeySpace& space) {
   const auto [place, is_new] = shelves_.try_emplace(space);
   if (is_new) {
     place->second.space = &place->first;
+    place->second.space_hash = KeySpaceHash()(space);
+    place->second.tenant = &make_tenant(space.cache_salt);
+    ++place->second.tenant->shelves;
     place->second.written = &written_chunks_.with(salt_label(space.cache_salt));
     place->second.evicted = &evicted_chunks_.with(salt_label(space.cache_salt));
   }
   return place->second;
 }
 
+Tenant& CacheIndex::make_tenant(const std::string& salt) {
+  const auto [place, is_new] = tenants_.try_emplace(salt);
+  if (is_new) {
+    place->second = std::make_unique<Tenant>();
+    place->second->number = ++tenants_made_;
+    place->second->share_bytes = pool_.usage().configured_bytes;
+  }
+  return *place->second;
+}
+
+void CacheIndex::drop_shelf(Shelves::iterator shelf) {
+  Tenant& tenant = *shelf->second.tenant;
+  --tenant.shelves;
+  if (tenant.shelves == 0 && !tenant.limited) {
+    tenants_.erase(shelf->first.cache_salt);
+  }
+  shelves_.erase(shelf);
+}
+
+void CacheIndex::add(Shelf& shelf, std::unique_ptr<Object> object, Object* before) {
+  if (before != nullptr) {
+    // Many prompts share what they begin with, so only the first to go on is the same one again.
+    object->usage.found = before->usage.branches == 0 ? before->usage.found : std::uint16_t{0};
+    count(before->usage.branches);
+    if (before->is_tail() && before->pins == 0) {
+      policy_->pin(*before);
+    }
+    object->link_behind(*before);
+  }
+  const std::size_t bytes = pool_.rounded(object->slot.size());
+  shelf.tenant->resident_bytes += bytes;
+  policy_->add(*object);
+  newest_use_ = object->usage.last_use;
+  by_address_.add(*object);
+  const keys::ObjectId id = object->id;
+  shelf.objects.emplace(id, std::move(object));
+  resident_objects_.fetch_add(1);
+  evictable_bytes_.fetch_add(bytes);
+  shelf.written->add();
+}
+
 void CacheIndex::pin(Object& object) {
   if (object.pins++ == 0) {
     pinned_objects_.fetch_add(1);
     if (object.shelf != nullptr) {
-      policy_->pin(object);
-      evictable_bytes_.fetch_sub(pool_.rounded(object.slot.size()));
+      if (object.is_tail()) {
+        policy_->pin(object);
+      }
+      const std::size_t bytes = pool_.rounded(object.slot.size());
+      evictable_bytes_.fetch_sub(bytes);
+      object.shelf->tenant->pinned_bytes += bytes;
     }
   }
 }
@@ -302,8 +303,12 @@ void CacheIndex::unpin(Object& object, Dropped& dropped) {
   }
   pinned_objects_.fetch_sub(1);
   if (object.shelf != nullptr) {
-    policy_->unpin(object);
-    evictable_bytes_.fetch_add(pool_.rounded(object.slot.size()));
+    if (object.is_tail()) {
+      policy_->unpin(object);
+    }
+    const std::size_t bytes = pool_.rounded(object.slot.size());
+    evictable_bytes_.fetch_add(bytes);
+    object.shelf->tenant->pinned_bytes -= bytes;
     return;
   }
   const auto found = detached_.find(&object);
@@ -318,99 +323,11 @@ void CacheIndex::touch_prefix(std::span<Shelf* const> shelves,
   for (auto hash = hashes.rbegin(); hash != hashes.rend(); ++hash) {
     for (const Shelf* const shelf : shelves) {
       for (const std::uint32_t rank : kv_ranks) {
-        if (Object* const object = find(*shelf, keys::ObjectId{*hash, rank, 0});
-            object != nullptr) {
-          policy_->touch(*object);
+        if (Object* const object = shelf->find(keys::ObjectId{*hash, rank, 0}); object != nullptr) {
+          policy_->touch(*object, Use::kKept);
+          newest_use_ = object->usage.last_use;
         }
       }
-    }
-  }
-}
-
-std::unique_ptr<Object> CacheIndex::evict(Object& victim) {
-  LARDER_CHECK(victim.pins == 0 && victim.shelf != nullptr);
-  policy_->remove(victim);
-  Shelf& shelf = *victim.shelf;
-  shelf.evicted->add();
-  resident_objects_.fetch_sub(1);
-  evictable_bytes_.fetch_sub(pool_.rounded(victim.slot.size()));
-  const auto found = shelf.objects.find(victim.id);
-  LARDER_CHECK(found != shelf.objects.end());
-  std::unique_ptr<Object> object = std::move(found->second);
-  shelf.objects.erase(found);
-  object->shelf = nullptr;
-  if (shelf.objects.empty()) {
-    shelves_.erase(shelves_.find(*shelf.space));
-  }
-  return object;
-}
-
-CacheIndex::Dropped CacheIndex::evict_bytes(std::size_t bytes) {
-  Dropped dropped;
-  std::size_t freed = 0;
-  const MutexLock lock(mutex_);
-  while (freed < bytes) {
-    Object* const victim = policy_->victim();
-    if (victim == nullptr) {
-      break;
-    }
-    freed += pool_.rounded(victim->slot.size());
-    dropped.push_back(evict(*victim));
-  }
-  return dropped;
-}
-
-void CacheIndex::keep_prefix(const KeySpace& space,
-                             const StoreRange& range,
-                             std::size_t chunks,
-                             Kept& kept) {
-  std::vector<Object*> objects;
-  const auto keep = [&objects](Object* object) {
-    if (object != nullptr) {
-      objects.push_back(object);
-    }
-  };
-  const MutexLock lock(mutex_);
-  const Shelf* const shelf = find_shelf(space);
-  if (shelf == nullptr) {
-    return;
-  }
-  const std::uint32_t world_size = keys::world_size_of(range.kv_rank);
-  for (; kept.chunks < chunks; ++kept.chunks) {
-    for (std::uint32_t worker = 0; worker < world_size; ++worker) {
-      const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);
-      if (kv_rank != range.kv_rank) {
-        keep(find(*shelf, {range.hashes[kept.chunks], kv_rank, 0}));
-      }
-    }
-  }
-  if (!kept.own) {
-    kept.own = true;
-    for (const keys::ChunkHash& hash : range.hashes) {
-      keep(find(*shelf, {hash, range.kv_rank, 0}));
-    }
-  }
-  for (Object* const object : objects) {
-    pin(*object);
-  }
-  kept.pins.absorb(ReadLease(this, std::move(objects)));
-}
-
-Result<pool::Slot> CacheIndex::take_evicting(std::size_t bytes) {
-  const std::size_t wanted = pool_.rounded(bytes);
-  while (true) {
-    Result<pool::Slot> slot = pool_.take(bytes);
-    if (slot || slot.error().code != Code::kNoSpace) {
-      return slot;
-    }
-    const pool::PoolUsage usage = pool_.usage();
-    const std::size_t free_bytes =
-        usage.capacity_bytes - std::min(usage.used_bytes, usage.capacity_bytes);
-    if (free_bytes + evictable_bytes_.load() < wanted) {
-      return slot;
-    }
-    if (evict_bytes(wanted).empty()) {
-      return slot;
     }
   }
 }

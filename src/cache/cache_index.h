@@ -5,10 +5,11 @@
 // reserve the same key; the first commit wins. A resident object with pins is neither evicted nor
 // reused; clear() hides it at once and its last pin frees it.
 //
-// Room is made on demand: reserve() evicts by bytes what the policy gives up until the request
-// fits, never for one that cannot fit anyway, and never the request's own prefix, of whichever
-// rank. Lookups count a chunk only when every rank (and every layout asked for) has it, and pin no
-// chunk beyond the answer.
+// Room is made on demand: reserve() evicts neighbours that leave one piece of the size it needs,
+// what the policy gives up or lies beside it; nothing for what cannot fit anyway, and never the
+// request's own prefix, of whichever rank. A chunk goes only after those behind it in its prompts,
+// unless there is no other way. Lookups count a chunk only when every rank (and every layout asked
+// for) has it, and pin no chunk beyond the answer.
 //
 // Thread-safe: one mutex, held for microseconds per chunk and never during allocation, copies or
 // I/O. Statistics are atomics.
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -26,10 +28,12 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "cache/address_map.h"
 #include "cache/eviction_policy.h"
 #include "cache/key_space.h"
 #include "cache/leases.h"
 #include "cache/object.h"
+#include "cache/shelf.h"
 #include "keys/object_key.h"
 #include "metrics/metrics.h"
 #include "pool/pool.h"
@@ -54,17 +58,23 @@ struct StoreRange {
   std::uint32_t kv_rank = 0;
 };
 
-// One stored prompt's objects by salt: all objects of a KeySpace.
-struct Shelf {
-  std::unordered_map<keys::ObjectId, std::unique_ptr<Object>, keys::ObjectIdHash> objects;
-  const KeySpace* space = nullptr;  // the key under which this shelf is kept
-  metrics::Counter* written = nullptr;
-  metrics::Counter* evicted = nullptr;
+struct Quota {
+  std::string cache_salt;
+  std::uint64_t limit_bytes;
+  std::uint64_t resident_bytes;
+};
+
+enum class Admission : std::uint8_t {
+  kAll,        // a store that needs room always gets it
+  kSelective,  // not at the cost of what the policy thinks is worth more
 };
 
 class CacheIndex {
  public:
-  CacheIndex(pool::Pool& pool, std::unique_ptr<EvictionPolicy> policy, metrics::Registry& metrics);
+  CacheIndex(pool::Pool& pool,
+             std::unique_ptr<EvictionPolicy> policy,
+             metrics::Registry& metrics,
+             Admission admission = Admission::kAll);
   CacheIndex(const CacheIndex&) = delete;
   CacheIndex& operator=(const CacheIndex&) = delete;
   ~CacheIndex();  // REQUIRES: no lease is left
@@ -85,7 +95,9 @@ class CacheIndex {
 
   // Memory for the chunks of the range that are neither resident nor skipped, as many of them from
   // the front as fit. An empty lease when there is nothing to store. kTooLarge when one object can
-  // never fit; kNoSpace when not even one fits now. `skip` is asked without the index's mutex.
+  // never fit; kNoSpace when not even one fits now, or into the salt's quota. With selective
+  // admission, chunks from the first declined one on count as not missing. `skip` is asked without
+  // the index's mutex.
   Result<WriteLease> reserve(const KeySpace& space,
                              const StoreRange& range,
                              const std::function<bool(const keys::ObjectId&)>& skip);
@@ -103,6 +115,16 @@ class CacheIndex {
   // call. Returns how many went.
   std::size_t evict_down_to(std::size_t used_bytes, std::size_t objects_max);
 
+  // What a cache salt may hold, in bytes of the pool. Applies with policies that keep tenants
+  // apart, else it is only remembered. A store beyond the quota evicts of its own salt; what is
+  // above a quota that was lowered goes at once, but for what is pinned.
+  void set_quota(const std::string& cache_salt, std::uint64_t bytes);
+
+  // False when there was none.
+  bool remove_quota(const std::string& cache_salt);
+
+  std::vector<Quota> quotas() const;  // by salt
+
   CacheStats stats() const;
 
  private:
@@ -110,6 +132,7 @@ class CacheIndex {
   friend class WriteLease;
 
   using Shelves = std::unordered_map<KeySpace, Shelf, KeySpaceHash>;
+  using Tenants = std::unordered_map<std::string, std::unique_ptr<Tenant>>;  // by salt
   using Dropped = std::vector<std::unique_ptr<Object>>;  // destroyed outside the mutex: their slots
                                                          // go back to the pool
 
@@ -119,15 +142,15 @@ class CacheIndex {
 
   Shelf* find_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
   Shelf& make_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
+  Tenant& make_tenant(const std::string& salt) LARDER_REQUIRES(mutex_);
+  void drop_shelf(Shelves::iterator shelf) LARDER_REQUIRES(mutex_);
+  void add(Shelf& shelf, std::unique_ptr<Object> object, Object* before) LARDER_REQUIRES(mutex_);
   void pin(Object& object) LARDER_REQUIRES(mutex_);
   void unpin(Object& object, Dropped& dropped) LARDER_REQUIRES(mutex_);
   // From the last chunk to the first, each in all shelves and ranks before the next.
   void touch_prefix(std::span<Shelf* const> shelves,
                     std::span<const keys::ChunkHash> hashes,
                     std::span<const std::uint32_t> kv_ranks) LARDER_REQUIRES(mutex_);
-  std::unique_ptr<Object> evict(Object& victim) LARDER_REQUIRES(mutex_);
-  Dropped evict_bytes(std::size_t bytes);
-  Result<pool::Slot> take_evicting(std::size_t bytes);
 
   // Pins of one reservation: whose room it must not take.
   struct Kept {
@@ -136,17 +159,52 @@ class CacheIndex {
     bool own = false;
   };
 
+  // The range's chunks that are not resident.
+  std::vector<std::size_t> find_missing(const KeySpace& space,
+                                        const StoreRange& range,
+                                        WriteLease& lease);
+
   // Pins what is resident of the range's prompt: all of its own rank, and of the other ranks the
   // first `chunks`. A chunk is found only if every rank has it, so storing one at the cost of
   // another rank's same or earlier one gains nothing.
   void keep_prefix(const KeySpace& space, const StoreRange& range, std::size_t chunks, Kept& kept);
 
+  // Whether the range's chunk is worth the room of what would go for it.
+  bool admits(const KeySpace& space, const StoreRange& range, std::size_t chunk);
+
+  Result<pool::Slot> take_evicting(std::size_t bytes);
+  // Room in one piece, of what is worth little; nothing when pins are in the way of every piece.
+  std::optional<Window> find_window(std::size_t bytes) LARDER_REQUIRES(mutex_);
+  // Unties the window's objects from those behind them.
+  void untie(const Window& window) LARDER_REQUIRES(mutex_);
+  std::unique_ptr<Object> evict(Object& victim) LARDER_REQUIRES(mutex_);
+
+  // Whether one more chunk of the lease is within its salt's quota; evicts of the same salt for it.
+  // Nothing goes when pins leave no room for it.
+  bool make_room_in_quota(const WriteLease& lease,
+                          const StoreRange& range,
+                          std::size_t chunk,
+                          std::size_t bytes,
+                          Kept& kept);
+  const Tenant* find_limited(const std::string& cache_salt) const LARDER_REQUIRES(mutex_);
+  // Evicts until the tenant holds at most bytes_max, at most objects_max objects.
+  void trim(const Tenant& tenant,
+            std::uint64_t bytes_max,
+            std::size_t objects_max,
+            Dropped& dropped) LARDER_REQUIRES(mutex_);
+
   pool::Pool& pool_;
+  const Admission admission_;
+  const bool has_quotas_;  // they apply
   mutable Mutex mutex_;
   const std::unique_ptr<EvictionPolicy> policy_ LARDER_PT_GUARDED_BY(mutex_);
   Shelves shelves_ LARDER_GUARDED_BY(mutex_);
+  Tenants tenants_ LARDER_GUARDED_BY(mutex_);  // with a shelf or a quota
   std::unordered_map<Object*, std::unique_ptr<Object>> detached_ LARDER_GUARDED_BY(mutex_);
+  AddressMap by_address_ LARDER_GUARDED_BY(mutex_);
+  std::uint64_t newest_use_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t clear_count_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::uint64_t tenants_made_ LARDER_GUARDED_BY(mutex_) = 0;
 
   std::atomic<std::uint64_t> resident_objects_{0};
   std::atomic<std::uint64_t> pinned_objects_{0};
@@ -155,6 +213,7 @@ class CacheIndex {
 
   metrics::CounterFamily& written_chunks_;
   metrics::CounterFamily& evicted_chunks_;
+  metrics::Counter& declined_chunks_;
 };
 
 }  // namespace larder::cache

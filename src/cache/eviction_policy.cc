@@ -3,32 +3,28 @@
 namespace larder::cache {
 
 void LruPolicy::add(Object& object) {
-  object.last_use = ++uses_;
-  evictable_.emplace_hint(evictable_.end(), object.last_use, &object);
+  object.usage.last_use = ++uses_;
+  evictable_.insert(object);
 }
 
-void LruPolicy::remove(Object& object) {
-  evictable_.erase(object.last_use);
+void LruPolicy::remove(Object& object, Leaving /*leaving*/) {
+  evictable_.erase(object);
 }
 
-void LruPolicy::touch(Object& object) {
-  const bool evictable = evictable_.erase(object.last_use) != 0;
-  object.last_use = ++uses_;
-  if (evictable) {
-    evictable_.emplace_hint(evictable_.end(), object.last_use, &object);
-  }
+void LruPolicy::touch(Object& object, Use /*use*/) {
+  evictable_.renew(object, ++uses_);
 }
 
 void LruPolicy::pin(Object& object) {
-  evictable_.erase(object.last_use);
+  evictable_.erase(object);
 }
 
 void LruPolicy::unpin(Object& object) {
-  evictable_.emplace(object.last_use, &object);
+  evictable_.insert(object);
 }
 
 Object* LruPolicy::victim() {
-  return evictable_.empty() ? nullptr : evictable_.begin()->second;
+  return evictable_.oldest();
 }
 
 std::unique_ptr<EvictionPolicy> make_eviction_policy(std::string_view name) {

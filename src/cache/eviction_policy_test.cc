@@ -30,11 +30,11 @@ TEST(LruPolicy, GivesUpTheLeastRecentlyUsedFirst) {
   policy.add(first);
   policy.add(second);
   EXPECT_EQ(policy.victim(), &first);
-  policy.touch(first);
+  policy.touch(first, Use::kKept);
   EXPECT_EQ(policy.victim(), &second);
-  policy.remove(second);
+  policy.remove(second, Leaving::kEvicted);
   EXPECT_EQ(policy.victim(), &first);
-  policy.remove(first);
+  policy.remove(first, Leaving::kEvicted);
   EXPECT_EQ(policy.victim(), nullptr);
 }
 
@@ -44,7 +44,7 @@ TEST(LruPolicy, NeverOffersWhatIsPinned) {
   policy.add(object);
   policy.pin(object);
   EXPECT_EQ(policy.victim(), nullptr);
-  policy.touch(object);
+  policy.touch(object, Use::kKept);
   EXPECT_EQ(policy.victim(), nullptr) << "a use must not make a pinned object a victim";
   policy.unpin(object);
   EXPECT_EQ(policy.victim(), &object);
@@ -68,7 +68,7 @@ TEST(LruPolicy, CountsAUseWhilePinned) {
   policy.add(first);
   policy.add(second);
   policy.pin(first);
-  policy.touch(first);
+  policy.touch(first, Use::kKept);
   policy.unpin(first);
   EXPECT_EQ(policy.victim(), &second);
 }
@@ -78,7 +78,7 @@ TEST(LruPolicy, ForgetsAPinnedObjectThatLeavesTheIndex) {
   Object object = make_object(1);
   policy.add(object);
   policy.pin(object);
-  policy.remove(object);
+  policy.remove(object, Leaving::kEvicted);
   EXPECT_EQ(policy.victim(), nullptr);
 }
 
@@ -101,14 +101,14 @@ TEST(LruPolicy, AgreesWithAList) {
           order.push_back(at);
           pinned[at] = false;
         } else if (random() % 4 == 0) {
-          policy.remove(objects[at]);
+          policy.remove(objects[at], Leaving::kEvicted);
           order.remove(at);
         }
         break;
       case 1:
       case 2:
         if (there) {
-          policy.touch(objects[at]);
+          policy.touch(objects[at], Use::kKept);
           order.remove(at);
           order.push_back(at);
         }
@@ -130,13 +130,14 @@ TEST(NoEvictionPolicy, NeverHasAVictim) {
   NoEvictionPolicy policy;
   Object object = make_object(1);
   policy.add(object);
-  policy.touch(object);
+  policy.touch(object, Use::kKept);
   EXPECT_EQ(policy.victim(), nullptr);
 }
 
 TEST(EvictionPolicy, IsMadeByTheNameOfTheFlag) {
-  EXPECT_NE(make_eviction_policy("LRU"), nullptr);
-  EXPECT_NE(make_eviction_policy("noop"), nullptr);
+  for (const char* const name : {"LRU", "noop"}) {
+    EXPECT_NE(make_eviction_policy(name), nullptr) << name;
+  }
   EXPECT_EQ(make_eviction_policy("lru"), nullptr);
   EXPECT_EQ(make_eviction_policy(""), nullptr);
 }

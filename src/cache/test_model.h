@@ -1,7 +1,8 @@
 // test_model.h - what the index should do, said as simply as possible: one list of objects in order
 // of use.
 //
-// All objects take one slot, so that room is a number and fragmentation cannot happen.
+// What has a chunk behind it that was stored after it does not go before that one. All objects take
+// one slot, so that room is a number and fragmentation cannot happen.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -101,9 +102,13 @@ class Model {
     return true;
   }
 
-  void publish(const ModelName& name, Object object) {
+  // `before` is the chunk in front of it in its prompt.
+  void publish(const ModelName& name, Object object, const std::optional<ModelName>& before) {
     resident_[name] = object;
-    objects_[object] = Entry{name, true, 0};
+    objects_[object] = Entry{name, true, 0, std::nullopt};
+    if (before.has_value() && has(*before)) {
+      objects_[object].before = resident_.at(*before);
+    }
     order_.push_back(object);
   }
 
@@ -134,12 +139,13 @@ class Model {
     ModelName name;
     bool resident;
     int pins;
+    std::optional<Object> before;
   };
 
   bool evict_one(const std::set<ModelName>& keep) {
     const auto victim = std::find_if(order_.begin(), order_.end(), [&](Object object) {
       const Entry& entry = objects_.at(object);
-      return entry.pins == 0 && !keep.contains(entry.name);
+      return entry.pins == 0 && !keep.contains(entry.name) && !has_follower(object);
     });
     if (victim == order_.end()) {
       return false;
@@ -151,6 +157,12 @@ class Model {
     order_.erase(victim);
     ++evictions;
     return true;
+  }
+
+  bool has_follower(Object object) const {
+    return std::any_of(order_.begin(), order_.end(), [&](Object other) {
+      return objects_.at(other).before == object;
+    });
   }
 
   // Whoever comes after the victim in a prompt must have gone before it, unless somebody holds it.

@@ -1,0 +1,359 @@
+// The part of the index that makes room: reservations, eviction, quotas.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "cache/cache_index.h"
+
+namespace larder::cache {
+namespace {
+
+// Windows that are compared before one store evicts. Objects of one size need no comparison: the
+// policy's first victim is room enough.
+constexpr std::size_t kWindowsCompared = 16;
+
+// Somebody else may take the room between two looks at it; not for ever.
+constexpr int kRoundsMax = 16;
+
+// Objects of a lowered quota that go under one hold of the mutex.
+constexpr std::size_t kTrimSlice = 256;
+
+}  // namespace
+
+Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
+                                       const StoreRange& range,
+                                       const std::function<bool(const keys::ObjectId&)>& skip) {
+  const Result<std::size_t> bytes = tensors::bytes_of(space.layout);
+  if (!bytes) {
+    return bytes.error();
+  }
+  WriteLease lease;
+  std::vector<std::size_t> missing = find_missing(space, range, lease);
+  // Asked outside the mutex: the caller looks through its own transfers under a lock of its own.
+  std::erase_if(missing, [&](std::size_t chunk) {
+    return skip(keys::ObjectId{range.hashes[chunk], range.kv_rank, 0});
+  });
+  lease.index_ = this;
+  lease.space_ = space;
+  lease.kv_rank_ = range.kv_rank;
+  lease.hashes_.assign(range.hashes.begin(), range.hashes.end());
+  lease.missing_ = missing.size();
+  Kept kept;
+  std::optional<Error> refused;
+  for (const std::size_t chunk : missing) {
+    if (has_quotas_ && !make_room_in_quota(lease, range, chunk, *bytes, kept)) {
+      refused = Error{Code::kNoSpace, "the quota of the cache salt is used up"};
+      break;
+    }
+    Result<pool::Slot> slot = pool_.take(*bytes);
+    if (!slot && slot.error().code == Code::kNoSpace) {
+      keep_prefix(space, range, chunk + 1, kept);
+      if (admission_ == Admission::kSelective && !admits(space, range, chunk)) {
+        // Declined is not failed: the rest counts as not missing, as if it were stored already.
+        declined_chunks_.add(lease.missing_ - lease.slots_.size());
+        lease.missing_ = lease.slots_.size();
+        break;
+      }
+      slot = take_evicting(*bytes);
+    }
+    if (!slot) {
+      refused = slot.error();
+      break;
+    }
+    lease.slots_.push_back(std::move(*slot));
+    lease.chunks_.push_back(chunk);
+    reserved_objects_.fetch_add(1);
+  }
+  if (refused.has_value() && lease.slots_.empty()) {
+    return *refused;
+  }
+  return lease;
+}
+
+std::size_t CacheIndex::evict_down_to(std::size_t used_bytes, std::size_t objects_max) {
+  const std::size_t used = pool_.usage().used_bytes;
+  if (used <= used_bytes) {
+    return 0;
+  }
+  std::size_t freed = 0;
+  Dropped dropped;
+  const MutexLock lock(mutex_);
+  while (freed < used - used_bytes && dropped.size() < objects_max) {
+    Object* const victim = policy_->victim();
+    if (victim == nullptr) {
+      break;
+    }
+    freed += pool_.rounded(victim->slot.size());
+    dropped.push_back(evict(*victim));
+  }
+  return dropped.size();
+}
+
+void CacheIndex::set_quota(const std::string& cache_salt, std::uint64_t bytes) {
+  {
+    const MutexLock lock(mutex_);
+    Tenant& tenant = make_tenant(cache_salt);
+    tenant.limited = true;
+    tenant.share_bytes = bytes;
+    policy_->share_changed(tenant);
+  }
+  for (std::size_t gone = kTrimSlice; has_quotas_ && gone == kTrimSlice;) {
+    Dropped dropped;
+    const MutexLock lock(mutex_);
+    if (const Tenant* const tenant = find_limited(cache_salt); tenant != nullptr) {
+      trim(*tenant, tenant->share_bytes, kTrimSlice, dropped);
+    }
+    gone = dropped.size();
+  }
+}
+
+bool CacheIndex::remove_quota(const std::string& cache_salt) {
+  const MutexLock lock(mutex_);
+  const auto found = tenants_.find(cache_salt);
+  if (found == tenants_.end() || !found->second->limited) {
+    return false;
+  }
+  Tenant& tenant = *found->second;
+  tenant.limited = false;
+  tenant.share_bytes = pool_.usage().configured_bytes;
+  policy_->share_changed(tenant);
+  if (tenant.shelves == 0) {
+    tenants_.erase(found);
+  }
+  return true;
+}
+
+std::vector<Quota> CacheIndex::quotas() const {
+  std::vector<Quota> quotas;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [salt, tenant] : tenants_) {
+      if (tenant->limited) {
+        quotas.push_back({salt, tenant->share_bytes, tenant->resident_bytes});
+      }
+    }
+  }
+  std::sort(quotas.begin(), quotas.end(), [](const Quota& a, const Quota& b) {
+    return a.cache_salt < b.cache_salt;
+  });
+  return quotas;
+}
+
+std::vector<std::size_t> CacheIndex::find_missing(const KeySpace& space,
+                                                  const StoreRange& range,
+                                                  WriteLease& lease) {
+  std::vector<std::size_t> missing;
+  const MutexLock lock(mutex_);
+  const Shelf* const shelf = find_shelf(space);
+  lease.clear_count_ = clear_count_;
+  for (std::size_t chunk = range.first_chunk; chunk < range.hashes.size(); ++chunk) {
+    if (shelf == nullptr || shelf->find({range.hashes[chunk], range.kv_rank, 0}) == nullptr) {
+      missing.push_back(chunk);
+    }
+  }
+  return missing;
+}
+
+void CacheIndex::keep_prefix(const KeySpace& space,
+                             const StoreRange& range,
+                             std::size_t chunks,
+                             Kept& kept) {
+  std::vector<Object*> objects;
+  const auto keep = [&objects](Object* object) {
+    if (object != nullptr) {
+      objects.push_back(object);
+    }
+  };
+  const MutexLock lock(mutex_);
+  const Shelf* const shelf = find_shelf(space);
+  if (shelf == nullptr) {
+    return;
+  }
+  const std::uint32_t world_size = keys::world_size_of(range.kv_rank);
+  for (; kept.chunks < chunks; ++kept.chunks) {
+    for (std::uint32_t worker = 0; worker < world_size; ++worker) {
+      const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);
+      if (kv_rank != range.kv_rank) {
+        keep(shelf->find({range.hashes[kept.chunks], kv_rank, 0}));
+      }
+    }
+  }
+  if (!kept.own) {
+    kept.own = true;
+    for (const keys::ChunkHash& hash : range.hashes) {
+      keep(shelf->find({hash, range.kv_rank, 0}));
+    }
+  }
+  for (Object* const object : objects) {
+    pin(*object);
+  }
+  kept.pins.absorb(ReadLease(this, std::move(objects)));
+}
+
+bool CacheIndex::admits(const KeySpace& space, const StoreRange& range, std::size_t chunk) {
+  const MutexLock lock(mutex_);
+  const Object* const victim = policy_->victim();
+  if (victim == nullptr) {
+    return true;  // then there is no room either, and the answer says so
+  }
+  Shelf* const shelf = find_shelf(space);
+  Object newcomer({range.hashes[chunk], range.kv_rank, 0}, shelf, pool::Slot());
+  // The chunks between are new too: they go on where the last resident one ends.
+  const Object* before = nullptr;
+  for (std::size_t at = chunk; before == nullptr && shelf != nullptr && at-- > 0;) {
+    before = shelf->find({range.hashes[at], range.kv_rank, 0});
+  }
+  if (before != nullptr && before->usage.branches == 0) {
+    newcomer.usage.found = before->usage.found;
+  }
+  return policy_->admits(newcomer, *victim);
+}
+
+Result<pool::Slot> CacheIndex::take_evicting(std::size_t bytes) {
+  const std::size_t wanted = pool_.rounded(bytes);
+  Result<pool::Slot> slot = pool_.take(bytes);
+  for (int round = 0; round < kRoundsMax; ++round) {
+    if (slot || slot.error().code != Code::kNoSpace) {
+      return slot;
+    }
+    const pool::PoolUsage usage = pool_.usage();
+    const std::size_t free_bytes =
+        usage.capacity_bytes - std::min(usage.used_bytes, usage.capacity_bytes);
+    if (free_bytes + evictable_bytes_.load() < wanted) {
+      return slot;
+    }
+    Dropped dropped;
+    {
+      const MutexLock lock(mutex_);
+      std::optional<Window> window = find_window(wanted);
+      if (!window.has_value()) {
+        return slot;
+      }
+      untie(*window);
+      for (Object* const object : window->objects) {
+        dropped.push_back(evict(*object));
+      }
+    }
+    std::vector<pool::Slot> slots;
+    slots.reserve(dropped.size());
+    for (const std::unique_ptr<Object>& object : dropped) {
+      slots.push_back(std::move(object->slot));
+    }
+    slot = pool_.exchange(std::move(slots), bytes);
+  }
+  return slot;
+}
+
+std::optional<Window> CacheIndex::find_window(std::size_t bytes) {
+  std::vector<Object*> seeds;
+  std::optional<Window> best;
+  Object* const first = policy_->victim();
+  if (first == nullptr) {
+    return std::nullopt;
+  }
+  const UseSpan uses{std::min(first->usage.last_use, newest_use_), newest_use_};
+  while (seeds.size() < kWindowsCompared) {
+    Object* const seed = policy_->victim();
+    if (seed == nullptr) {
+      break;
+    }
+    std::optional<Window> window = by_address_.around(*seed, bytes, uses);
+    const bool is_better = window.has_value() && (!best.has_value() || window->cost < best->cost);
+    const bool is_alone = window.has_value() && window->objects.size() == 1 && seed == first;
+    if (is_better) {
+      best = std::move(window);
+    }
+    if (is_alone) {
+      break;
+    }
+    policy_->pin(*seed);  // so that the next one is offered
+    seeds.push_back(seed);
+  }
+  for (Object* const seed : seeds) {
+    policy_->unpin(*seed);
+  }
+  return best.has_value() ? std::move(best) : by_address_.anywhere(bytes, uses);
+}
+
+void CacheIndex::untie(const Window& window) {
+  for (Object* const object : window.objects) {
+    while (!object->is_tail()) {
+      object->links.first_behind->unlink();
+    }
+  }
+}
+
+std::unique_ptr<Object> CacheIndex::evict(Object& victim) {
+  LARDER_CHECK(victim.pins == 0 && victim.is_tail() && victim.shelf != nullptr);
+  policy_->remove(victim, Leaving::kEvicted);
+  by_address_.remove(victim);
+  if (Object* const before = victim.links.before; before != nullptr) {
+    victim.unlink();
+    if (before->is_tail() && before->pins == 0) {
+      policy_->unpin(*before);
+    }
+  }
+  Shelf& shelf = *victim.shelf;
+  const std::size_t bytes = pool_.rounded(victim.slot.size());
+  shelf.evicted->add();
+  shelf.tenant->resident_bytes -= bytes;
+  resident_objects_.fetch_sub(1);
+  evictable_bytes_.fetch_sub(bytes);
+  const auto found = shelf.objects.find(victim.id);
+  LARDER_CHECK(found != shelf.objects.end());
+  std::unique_ptr<Object> object = std::move(found->second);
+  shelf.objects.erase(found);
+  object->shelf = nullptr;
+  if (shelf.objects.empty()) {
+    drop_shelf(shelves_.find(*shelf.space));
+  }
+  return object;
+}
+
+bool CacheIndex::make_room_in_quota(const WriteLease& lease,
+                                    const StoreRange& range,
+                                    std::size_t chunk,
+                                    std::size_t bytes,
+                                    Kept& kept) {
+  const std::size_t wanted = pool_.rounded(bytes) * (lease.size() + 1);
+  {
+    const MutexLock lock(mutex_);
+    const Tenant* const tenant = find_limited(lease.space_.cache_salt);
+    if (tenant == nullptr || tenant->resident_bytes + wanted <= tenant->share_bytes) {
+      return true;
+    }
+  }
+  keep_prefix(lease.space_, range, chunk + 1, kept);
+  Dropped dropped;
+  const MutexLock lock(mutex_);
+  const Tenant* const tenant = find_limited(lease.space_.cache_salt);
+  if (tenant == nullptr) {
+    return true;
+  }
+  if (tenant->pinned_bytes + wanted > tenant->share_bytes) {
+    return false;
+  }
+  trim(*tenant, tenant->share_bytes - wanted, std::numeric_limits<std::size_t>::max(), dropped);
+  return tenant->resident_bytes + wanted <= tenant->share_bytes;
+}
+
+const Tenant* CacheIndex::find_limited(const std::string& cache_salt) const {
+  const auto found = tenants_.find(cache_salt);
+  return found == tenants_.end() || !found->second->limited ? nullptr : found->second.get();
+}
+
+void CacheIndex::trim(const Tenant& tenant,
+                      std::uint64_t bytes_max,
+                      std::size_t objects_max,
+                      Dropped& dropped) {
+  while (tenant.resident_bytes > bytes_max && dropped.size() < objects_max) {
+    Object* const victim = policy_->victim_of(tenant);
+    if (victim == nullptr) {
+      break;
+    }
+    dropped.push_back(evict(*victim));
+  }
+}
+
+}  // namespace larder::cache
