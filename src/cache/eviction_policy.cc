@@ -1,5 +1,9 @@
 #include "cache/eviction_policy.h"
 
+#include "cache/arc_policy.h"
+#include "cache/isolated_lru_policy.h"
+#include "cache/learned_policy.h"
+
 namespace larder::cache {
 
 void LruPolicy::add(Object& object) {
@@ -28,8 +32,17 @@ Object* LruPolicy::victim() {
 }
 
 std::unique_ptr<EvictionPolicy> make_eviction_policy(std::string_view name) {
+  if (name == "Learned") {
+    return std::make_unique<LearnedPolicy>();
+  }
   if (name == "LRU") {
     return std::make_unique<LruPolicy>();
+  }
+  if (name == "ARC") {
+    return std::make_unique<ArcPolicy>();
+  }
+  if (name == "IsolatedLRU") {
+    return std::make_unique<IsolatedLruPolicy>();
   }
   if (name == "noop") {
     return std::make_unique<NoEvictionPolicy>();

@@ -135,7 +135,7 @@ TEST(NoEvictionPolicy, NeverHasAVictim) {
 }
 
 TEST(EvictionPolicy, IsMadeByTheNameOfTheFlag) {
-  for (const char* const name : {"LRU", "noop"}) {
+  for (const char* const name : {"Learned", "LRU", "ARC", "IsolatedLRU", "noop"}) {
     EXPECT_NE(make_eviction_policy(name), nullptr) << name;
   }
   EXPECT_EQ(make_eviction_policy("lru"), nullptr);
