@@ -140,7 +140,10 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
                 config.transfer_mode != config::TransferMode::kLmcacheDriven,
                 protocol::release_of_version(config.default_release)},
       pool_(std::move(pool)),
-      index_(*pool_, cache::make_eviction_policy(config.eviction_policy), metrics_),
+      index_(*pool_,
+             cache::make_eviction_policy(config.eviction_policy),
+             metrics_,
+             config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll),
       quarantine_(clock_),
       instances_(instance_limits(config), quarantine_, clock_),
       sessions_(index_, session_limits(config), clock_),
@@ -153,7 +156,11 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
       maintenance_(maintenance_plan(config),
                    {*pool_, index_, quarantine_, instances_, sessions_, prompts_},
                    clock_,
-                   metrics_) {}
+                   metrics_) {
+  for (const auto& [salt, bytes] : config_.salt_quotas) {
+    index_.set_quota(salt, bytes);
+  }
+}
 
 Server::~Server() {
   http_.reset();

@@ -82,7 +82,7 @@ constexpr auto kReference052 = std::to_array<Known>({
     {"l1-devdax-path", kText, ""}, {"gds-l1-path", kText, ""},
     {"gds-l1-use-direct-io", kPair, "true"},
     {"l1-write-ttl-seconds", kInteger, "600"}, {"l1-read-ttl-seconds", kInteger, "300"},
-    {"eviction-policy", kText, "LRU"}, {"eviction-trigger-watermark", kNumber, ""},
+    {"eviction-policy", kText, "Learned"}, {"eviction-trigger-watermark", kNumber, ""},
     {"eviction-ratio", kNumber, "0.2"}, {"l2-store-policy", kText, "default"},
     {"l2-prefetch-policy", kText, "default"}, {"l2-prefetch-max-in-flight", kInteger, "8"},
     {"periodic-notifier-interval-ms", kInteger, "5"}, {"l2-adapter", kRepeated, ""},
@@ -145,7 +145,7 @@ std::vector<std::string> another_use(const Flag& flag) {
 }
 
 // --log-level, --version, --disable-prometheus, and the limits of the request port.
-constexpr std::size_t kOwnFlags = 4 + 10;
+constexpr std::size_t kOwnFlags = 6 + 10;
 
 TEST(Flags, EveryFlagOfTheReferenceIsKnownWithItsTypeAndDefault) {
   const auto check = [](const auto& reference, Since since) {
@@ -218,7 +218,9 @@ TEST(CommandLine, ServeAloneHasTheDefaultsOfTheReference) {
   EXPECT_EQ(config.pool_align_bytes, 4096U);
   EXPECT_EQ(config.pool_initial_bytes, std::size_t{64} << 20);
   EXPECT_EQ(config.shm_name, std::nullopt);
-  EXPECT_EQ(config.eviction_policy, "LRU");
+  EXPECT_EQ(config.eviction_policy, "Learned");
+  EXPECT_FALSE(config.selective_admission);
+  EXPECT_TRUE(config.salt_quotas.empty());
   EXPECT_EQ(config.eviction_watermark, std::nullopt);
   EXPECT_EQ(config.eviction_ratio, 0.2);
   EXPECT_EQ(config.write_ttl_seconds, 600U);
@@ -322,6 +324,31 @@ TEST(CommandLine, TheOperatorsCommandLineStarts) {
   EXPECT_THAT(outcome.notices, Contains(StartsWith("--disable-prometheus has no effect")));
 }
 
+TEST(CommandLine, EveryPolicyOfTheReferenceAndOurOwnAreAccepted) {
+  for (const char* const policy : {"Learned", "LRU", "ARC", "IsolatedLRU", "noop"}) {
+    EXPECT_EQ(config_of({"--eviction-policy", policy}).eviction_policy, policy);
+  }
+  EXPECT_TRUE(config_of({"--admission", "selective"}).selective_admission);
+  EXPECT_FALSE(config_of({"--admission", "all", "--eviction-policy", "LRU"}).selective_admission);
+}
+
+TEST(CommandLine, QuotasAddUpAndNameTheEmptySaltAsTheReferenceDoes) {
+  const Outcome outcome = serve({"--eviction-policy",
+                                 "IsolatedLRU",
+                                 "--salt-quota-gb",
+                                 "tenant=a=0.5",
+                                 "--salt-quota-gb=_default=2",
+                                 "--salt-quota-gb",
+                                 "none=0"});
+  ASSERT_EQ(outcome.action, Outcome::Action::kServe) << outcome.text;
+  const std::map<std::string, std::uint64_t> expected = {
+      {"tenant=a", kGibibyte / 2}, {"", 2 * kGibibyte}, {"none", 0}};
+  EXPECT_EQ(outcome.config.salt_quotas, expected);
+  EXPECT_THAT(outcome.notices, Not(Contains(HasSubstr("salt-quota-gb"))));
+  EXPECT_THAT(serve({"--salt-quota-gb", "tenant=1"}).notices,
+              Contains(HasSubstr("has no effect without --eviction-policy IsolatedLRU")));
+}
+
 TEST(Arguments, AnUnambiguousPrefixIsTheFlag) {
   EXPECT_EQ(config_of({"--l1-size", "1"}).pool_bytes, kGibibyte);
   EXPECT_EQ(config_of({"--po=1"}).port, 1);
@@ -391,8 +418,9 @@ TEST(Arguments, WrongUsageIsExitCode2) {
   expect_exit(serve({"--quiet=1"}), 2, "--quiet takes no value");
   expect_exit(serve({"--l1-use-lazy=true"}), 2, "--l1-use-lazy takes no value");
   expect_exit(serve({"5555"}), 2, "'5555' is neither a flag nor the value of one");
-  expect_exit(
-      serve({"--eviction-policy", "FIFO"}), 2, "'FIFO' is not one of LRU, ARC, IsolatedLRU, noop");
+  expect_exit(serve({"--eviction-policy", "FIFO"}),
+              2,
+              "'FIFO' is not one of Learned, LRU, ARC, IsolatedLRU, noop");
   expect_exit(serve({"--eviction-policy", "lru"}), 2, "is not one of");
   expect_exit(serve({"--log-level", "loud"}), 2, "is not one of debug, info");
   expect_exit(serve({"--l2-prefetch-max-in-flight", "many"}), 2, "is not a whole number");
@@ -437,8 +465,13 @@ TEST(Validation, EachBadValueIsExitCode1AndOneSentence) {
       {{"--l1-align-bytes", "2147483648"}, "--l1-align-bytes must be a power of two"},
       {{"--l1-size-gb", "0.0625", "--l1-align-bytes", "1073741824"},
        "is smaller than --l1-align-bytes"},
-      {{"--eviction-policy", "ARC"}, "--eviction-policy ARC is not supported yet"},
-      {{"--eviction-policy", "IsolatedLRU"}, "--eviction-policy IsolatedLRU is not supported yet"},
+      {{"--eviction-policy", "LRU", "--admission", "selective"},
+       "--admission selective needs --eviction-policy Learned"},
+      {{"--salt-quota-gb", "tenant"}, "--salt-quota-gb wants SALT=GIB"},
+      {{"--salt-quota-gb", "tenant=much"}, "--salt-quota-gb wants SALT=GIB"},
+      {{"--salt-quota-gb", "tenant=-1"}, "--salt-quota-gb wants SALT=GIB"},
+      {{"--salt-quota-gb", "tenant=nan"}, "--salt-quota-gb wants SALT=GIB"},
+      {{"--salt-quota-gb", "good=1", "--salt-quota-gb", "bad="}, "not 'bad='"},
       {{"--eviction-trigger-watermark", "0"}, "--eviction-trigger-watermark must be above 0"},
       {{"--eviction-trigger-watermark", "1.01"}, "--eviction-trigger-watermark must be"},
       {{"--eviction-trigger-watermark", "nan"}, "--eviction-trigger-watermark must be"},

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,8 +50,10 @@ struct Config {
       shm_name;  // nullopt: a name of our own; "": private memory, copy mode only
 
   // Eviction and lifetimes.
-  std::string eviction_policy = "LRU";
-  std::optional<double> eviction_watermark;  // set only when the flag was given
+  std::string eviction_policy = "Learned";
+  bool selective_admission = false;
+  std::map<std::string, std::uint64_t> salt_quotas;  // bytes by cache salt; "" is the empty salt
+  std::optional<double> eviction_watermark;          // set only when the flag was given
   double eviction_ratio = 0.2;
   std::uint32_t write_ttl_seconds = 600;
   std::uint32_t read_ttl_seconds = 300;

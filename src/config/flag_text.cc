@@ -212,7 +212,8 @@ reference that has the flag; "larder" marks those it never had.
 
 Defaults that differ from 0.5.2's: `--l1-size-gb` and `--eviction-policy` need not be given;
 `--http-host` is 127.0.0.1 as in 0.5.6, no longer 0.0.0.0; `--max-workers` is our own choice, not 1;
-`--prometheus-port` is off, not 9090; `--eviction-trigger-watermark` is off, not 0.8.
+`--prometheus-port` is off, not 9090; `--eviction-trigger-watermark` is off, not 0.8;
+`--eviction-policy` is Learned where it is not given.
 
 | exit code | when |
 |---|---|

@@ -81,9 +81,18 @@ constexpr auto kFlags = std::to_array<Flag>({
      "64 MiB are reserved before the first answer and the rest in the background, whatever the "
      "size of the pool"},
 
-    {"eviction-policy", kText, "LRU", "LRU|ARC|IsolatedLRU|noop", kEviction, k052, kSupported,
-     "LRU evicts the objects unused for longest; noop never evicts. ARC and IsolatedLRU are not "
-     "supported yet."},
+    {"eviction-policy", kText, "Learned", "Learned|LRU|ARC|IsolatedLRU|noop", kEviction, k052,
+     kSupported,
+     "What goes when room is needed. Learned: what is least likely to be asked for again, as this "
+     "server's traffic shows. LRU: what was unused for longest. ARC: the same with a part for what "
+     "was found more than once. IsolatedLRU: as LRU, from the cache salt that uses the largest "
+     "part of its quota. noop: nothing. docs/eviction.md compares them."},
+    {"salt-quota-gb", kRepeated, "", "", kEviction, kLarder, kSupported,
+     "SALT=GIB: what one cache salt may hold with --eviction-policy IsolatedLRU; _default stands "
+     "for the empty salt. May be repeated. A salt without a quota may use the whole pool."},
+    {"admission", kText, "all", "all|selective", kEviction, kLarder, kSupported,
+     "selective: a store does not push out what the Learned policy thinks is worth more; the "
+     "chunks it declines are not stored. Helps where many long prompts are sent once."},
     {"eviction-trigger-watermark", kNumber, "", "", kEviction, k052, kSupported,
      "How full the pool may get before eviction starts: above 0, at most 1. Without it: the whole "
      "pool is used, and a store that needs room evicts by itself."},

@@ -275,9 +275,15 @@ class Settler {
   void settle_eviction() {
     Config& config = settings_.config;
     take_text("eviction-policy", config.eviction_policy);
-    if (config.eviction_policy != "LRU" && config.eviction_policy != "noop") {
-      error("--eviction-policy {} is not supported yet; use LRU, or noop to never evict",
+    settle_quotas();
+    if (const Given* admission = given("admission")) {
+      config.selective_admission = admission->words.front() == "selective";
+      if (config.selective_admission && config.eviction_policy != "Learned") {
+        error(
+            "--admission selective needs --eviction-policy Learned: {} cannot tell what a new "
+            "chunk is worth",
             config.eviction_policy);
+      }
     }
     if (const Given* watermark = given("eviction-trigger-watermark")) {
       if (!(watermark->number > 0 && watermark->number <= 1)) {
@@ -294,6 +300,28 @@ class Settler {
     }
     take_integer("l1-write-ttl-seconds", 1, kSecondsMax, config.write_ttl_seconds);
     take_integer("l1-read-ttl-seconds", 1, kSecondsMax, config.read_ttl_seconds);
+  }
+
+  void settle_quotas() {
+    const Given* const quotas = given("salt-quota-gb");
+    if (quotas == nullptr) {
+      return;
+    }
+    for (const std::string& word : quotas->words) {
+      const std::size_t equals = word.rfind('=');  // a salt may hold one too
+      const std::optional<double> gibibytes =
+          equals == std::string::npos ? std::nullopt : parse_number(word.substr(equals + 1));
+      if (!gibibytes.has_value() || !(*gibibytes >= 0 && *gibibytes <= kPoolGibibytesMax)) {
+        error("--salt-quota-gb wants SALT=GIB, such as tenant-a=2.5 or _default=1, not '{}'", word);
+        continue;
+      }
+      const std::string salt = word.substr(0, equals);
+      settings_.config.salt_quotas[salt == "_default" ? "" : salt] =
+          static_cast<std::uint64_t>(*gibibytes * static_cast<double>(kGibibyte));
+    }
+    if (settings_.config.eviction_policy != "IsolatedLRU") {
+      notice("--salt-quota-gb has no effect without --eviction-policy IsolatedLRU");
+    }
   }
 
   void settle_liveness() {
