@@ -8,9 +8,11 @@
 namespace larder::cache {
 namespace {
 
+// What a byte of the oldest costs, when one of the youngest costs 1 more. Not nothing: of two
+// windows of old objects the smaller one is better.
+constexpr double kOldest = 0.25;
+
 double cost_of(const Object& object, const UseSpan& uses) {
-  // The oldest are not free: of two windows of old objects the smaller one is better.
-  constexpr double kOldest = 0.25;
   const double span = static_cast<double>(uses.newest - uses.oldest) + 1;
   const std::uint64_t use = std::clamp(object.usage.last_use, uses.oldest, uses.newest);
   const double youth = static_cast<double>(use - uses.oldest) / span;
@@ -79,6 +81,8 @@ class Growth {
     window_.cost += step.cost;
   }
 
+  double cost() const { return window_.cost; }
+
   Window take() { return std::move(window_); }
 
  private:
@@ -89,7 +93,10 @@ class Growth {
 
 }  // namespace
 
-std::optional<Window> AddressMap::around(Object& seed, std::size_t bytes, const UseSpan& uses) {
+std::optional<Window> AddressMap::around(Object& seed,
+                                         std::size_t bytes,
+                                         const UseSpan& uses,
+                                         double cost_max) {
   Growth growth(++windows_, uses);
   const auto step_to = [&](Object* neighbour) {
     std::optional<Growth::Step> step = growth.step(neighbour);
@@ -106,6 +113,9 @@ std::optional<Window> AddressMap::around(Object& seed, std::size_t bytes, const 
   std::size_t end = begin + step->room.bytes;
   while (step.has_value()) {
     growth.join(*step);
+    if (growth.cost() > cost_max) {
+      return std::nullopt;
+    }
     begin = std::min(begin, step->room.offset);
     end = std::max(end, step->room.offset + step->room.bytes);
     if (end - begin >= bytes) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <vector>
@@ -42,9 +43,12 @@ class AddressMap {
 
   // A window of at least `bytes` that holds the seed, grown step by step to the side that costs
   // less. What joins takes along all that is behind it in its prompts. Nothing when pins, others'
-  // slots or too many chunks behind one are in the way. O(objects in it * log n). REQUIRES: the
-  // seed is a tail, and not pinned.
-  std::optional<Window> around(Object& seed, std::size_t bytes, const UseSpan& uses);
+  // slots or too many chunks behind one are in the way, or it would cost more than cost_max.
+  // O(objects in it * log n). REQUIRES: the seed is a tail, and not pinned.
+  std::optional<Window> around(Object& seed,
+                               std::size_t bytes,
+                               const UseSpan& uses,
+                               double cost_max = std::numeric_limits<double>::infinity());
 
   // The cheapest of all windows, without regard to what is behind its objects. O(n log n): for when
   // the other finds nothing.

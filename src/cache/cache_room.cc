@@ -11,7 +11,7 @@ namespace {
 
 // Windows that are compared before one store evicts. Objects of one size need no comparison: the
 // policy's first victim is room enough.
-constexpr std::size_t kWindowsCompared = 16;
+constexpr std::size_t kWindowsCompared = 32;
 
 // Somebody else may take the room between two looks at it; not for ever.
 constexpr int kRoundsMax = 16;
@@ -253,19 +253,19 @@ std::optional<Window> CacheIndex::find_window(std::size_t bytes) {
     return std::nullopt;
   }
   const UseSpan uses{std::min(first->usage.last_use, newest_use_), newest_use_};
+  double cost_max = std::numeric_limits<double>::infinity();
   while (seeds.size() < kWindowsCompared) {
     Object* const seed = policy_->victim();
     if (seed == nullptr) {
       break;
     }
-    std::optional<Window> window = by_address_.around(*seed, bytes, uses);
-    const bool is_better = window.has_value() && (!best.has_value() || window->cost < best->cost);
-    const bool is_alone = window.has_value() && window->objects.size() == 1 && seed == first;
-    if (is_better) {
+    std::optional<Window> window = by_address_.around(*seed, bytes, uses, cost_max);
+    if (window.has_value()) {
+      cost_max = window->cost;
       best = std::move(window);
-    }
-    if (is_alone) {
-      break;
+      if (seed == first && best->objects.size() == 1) {
+        break;
+      }
     }
     policy_->pin(*seed);  // so that the next one is offered
     seeds.push_back(seed);
