@@ -121,6 +121,20 @@ TEST(CacheRoom, QuotasKeepATenantWithinItsShare) {
   EXPECT_EQ(quotas[0].resident_bytes, 4 * kTestAlign);
 }
 
+TEST(CacheRoom, WhatCannotFitIntoAQuotaBesideWhatIsHeldEvictsNothing) {
+  TestCache cache(16, "IsolatedLRU");
+  const KeySpace space = test_space("model", "alice");
+  cache->set_quota("alice", 4 * kTestAlign);
+  cache.store(space, test_prompt(1, 1));
+  cache.store(space, test_prompt(2, 3));
+  const Result<ReadLease> held = cache->acquire(space, {test_prompt(2, 3), 0, kOnlyRank});
+  ASSERT_TRUE(held.has_value());
+  const Result<WriteLease> refused = cache.reserve(sized(space, 2), test_prompt(3, 1));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  EXPECT_EQ(cache.hit(space, test_prompt(1, 1)), 1U);
+}
+
 TEST(CacheRoom, AQuotaHoldsForAllModelsAndLayoutsOfASalt) {
   TestCache cache(16, "IsolatedLRU");
   cache->set_quota("", 3 * kTestAlign);
