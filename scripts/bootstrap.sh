@@ -4,9 +4,10 @@
 #   scripts/bootstrap.sh run|bench|fuzz|tidy|test|e2e|diff
 #
 # Debian packages are installed as root or with sudo; without either, the missing ones are named and the script fails.
-# `test` also creates build/venv with the Python client (scripts/requirements/test.txt) and installs the clients of other
-# releases (scripts/bootstrap_clients.sh), `e2e` and `diff` create build/e2e-venv (scripts/bootstrap_e2e.sh). pip takes its index from its own configuration: where the index gives CUDA
-# builds of torch, name one with CPU builds in PIP_EXTRA_INDEX_URL to save some gigabytes.
+# `test` also creates build/venv with the Python client (scripts/requirements/test.txt) and installs the clients of
+# other releases (scripts/bootstrap_clients.sh), `e2e` and `diff` create build/e2e-venv (scripts/bootstrap_e2e.sh). pip
+# takes its index from its own configuration: where the index gives CUDA builds of torch, name one with CPU builds in
+# PIP_EXTRA_INDEX_URL to save some gigabytes.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
