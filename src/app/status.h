@@ -26,7 +26,7 @@ struct StatusFacts {
   std::vector<sessions::InstanceId> refused;
   std::uint64_t connections = 0;
   std::vector<handlers::ConnectionStatus> clients;  // connections that said something
-  std::vector<transport::ConnectedPeer> peers;  // of these; the longest connected first
+  std::vector<transport::ConnectedPeer> peers;      // of these; the longest connected first
 };
 
 std::string render_status(const config::Config& config, const StatusFacts& facts);
