@@ -8,6 +8,7 @@ JOBS ?= $(shell nproc)
 ARGS ?=
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
+TORTURE_SECONDS ?= 1800
 PYTHON := $(CURDIR)/build/venv/bin/python
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
@@ -17,7 +18,7 @@ log="$$(mktemp)"; cmake --preset $(1) $(3) >"$$log" 2>&1 || { cat "$$log" >&2; r
 cmake --build --preset $(1) $(if $(2),--target $(2))
 endef
 
-.PHONY: all run test soak e2e diff bench fuzz tidy format clean help
+.PHONY: all run test soak torture e2e diff bench fuzz tidy format clean help
 
 all: ## build the server: build/larder
 	@scripts/bootstrap.sh run
@@ -37,6 +38,10 @@ test: ## every test but the slow ones below; ctest's summary comes last
 soak: all ## clients of four releases on one server for SOAK_SECONDS (600); bytes, replies and locks are checked
 	@scripts/bootstrap.sh test
 	@$(PYTHON) tests/releases/run_soak.py --binary build/larder --seconds $(SOAK_SECONDS) $(ARGS)
+
+torture: all ## clients and server under kills, stalls, restarts and attacks for TORTURE_SECONDS (1800); docs/reliability.md
+	@scripts/bootstrap.sh test
+	@$(PYTHON) tests/torture/run_torture.py --binary build/larder --seconds $(TORTURE_SECONDS) $(ARGS)
 
 e2e: all ## a vLLM engine on the CPU with LMCache's connector, of two releases, against the server (3.6 GB, minutes)
 	@scripts/bootstrap.sh e2e

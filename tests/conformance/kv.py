@@ -74,13 +74,18 @@ class Rank:
     worker_id: int = 0
 
 
+class WrongBytes(AssertionError):
+    """What was retrieved is not what was stored; nothing excuses it."""
+
+
 def assert_bytes(found: bytes, wanted: bytes) -> None:
     """Compare without printing megabytes."""
-    assert len(found) == len(wanted)
+    if len(found) != len(wanted):
+        raise WrongBytes(f"{len(found)} bytes instead of {len(wanted)}")
     if found != wanted:
         different = numpy.frombuffer(found, numpy.uint8) != numpy.frombuffer(wanted, numpy.uint8)
         places = numpy.flatnonzero(different)
-        raise AssertionError(f"{len(places)} of {len(wanted)} bytes differ, first at {places[0]}")
+        raise WrongBytes(f"{len(places)} of {len(wanted)} bytes differ, first at {places[0]}")
 
 
 class PagedKv:

@@ -14,6 +14,8 @@ import ctypes
 import json
 import os
 import random
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -24,6 +26,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import polling
 import wire
 
 START_SECONDS = 60.0
@@ -33,6 +36,9 @@ GIB = 1 << 30
 
 # Below the range for outgoing connections: nobody grabs a port between probe and start.
 PORTS = range(20000, 32000)
+
+# The first line of what SIGUSR1 prints.
+LEDGER_BEGINS = re.compile(r"\d+ objects, ")
 
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -185,6 +191,37 @@ class LarderServer:
             if target.startswith("/dev/shm/"):
                 names.add(target)
         return [Path(name) for name in sorted(names) if not name.endswith("(deleted)")]
+
+    def resident_bytes(self) -> int:
+        """The process's resident memory, the pool's pages excepted."""
+        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        return (int(fields[1]) - int(fields[2])) * resource.getpagesize()
+
+    def ledger(self) -> list[str]:
+        """Who holds what, as the server prints it on SIGUSR1; REQUIRES nobody else to ask.
+
+        It is asked twice: where the second ledger begins, the first is whole.
+        """
+        before = len(self.log_text())
+        lines: list[str] = []
+        for wanted in (1, 2):
+            self._signal(signal.SIGUSR1)
+            lines = polling.until(
+                lambda wanted=wanted: self._ledger_lines(before, wanted),  # type: ignore[misc]
+                "the server prints its ledger",
+            )
+        second = [at for at, line in enumerate(lines) if LEDGER_BEGINS.match(line)][1]
+        return lines[:second]
+
+    def _ledger_lines(self, before: int, wanted: int) -> list[str]:
+        """The lines in the log from a place on; none while fewer ledgers have begun."""
+        lines = re.findall(r"ledger: (.*)\n", self.log_text()[before:])
+        begun = sum(bool(LEDGER_BEGINS.match(line)) for line in lines)
+        return lines if begun >= wanted else []
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop with a signal; fails unless the exit code is 0 and no segment is left."""

@@ -38,7 +38,8 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Runs in a new process: a run that is cut off must leave no clients behind."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -46,6 +47,19 @@ def client_folder(release: str) -> Path:
     """Where scripts/bootstrap_clients.sh puts a release."""
     beside_the_environment = Path(sys.prefix).parent / "clients"
     return Path(os.environ.get("LARDER_CLIENTS", beside_the_environment)) / release
+
+
+def client_environment(release: str) -> dict[str, str]:
+    """The environment of a process in which `import lmcache` finds a release."""
+    environment = {
+        **os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    environment.pop("PYTHONPATH", None)
+    if release != INSTALLED:
+        folder = client_folder(release)
+        assert (folder / "lmcache").is_dir(), f"{folder} is missing: scripts/bootstrap.sh test"
+        environment["PYTHONPATH"] = str(folder)
+    return environment
 
 
 def _plain(value: Any) -> Any:
@@ -66,21 +80,13 @@ class Driver:
         self._names = (f"{number}" for number in itertools.count(1))
         self._log = tempfile.NamedTemporaryFile(prefix=f"client-{release}-", suffix=".log")
         self._buffer = b""
-        environment = {
-            **os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-        }  # fmt: skip
-        environment.pop("PYTHONPATH", None)
-        if release != INSTALLED:
-            folder = client_folder(release)
-            assert (folder / "lmcache").is_dir(), f"{folder} is missing: scripts/bootstrap.sh test"
-            environment["PYTHONPATH"] = str(folder)
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "driver.py"), release],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=environment,
-            preexec_fn=_die_with_parent,
+            env=client_environment(release),
+            preexec_fn=die_with_parent,
         )
 
     def wait_ready(self) -> None:

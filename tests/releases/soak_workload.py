@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,12 +99,14 @@ class SoakEngine:
 class SoakWorkload:
     """The life of one client process."""
 
-    def __init__(self, client: ReleaseClient, url: str, *, seed: int) -> None:
+    def __init__(
+        self, client: ReleaseClient, url: str, *, seed: int, kinds: Sequence[Kind] = KINDS
+    ) -> None:
         self._random = random.Random(seed)
         self._seed = seed
-        self._engines = [SoakEngine(client, url, kind) for kind in KINDS]
+        self._engines = [SoakEngine(client, url, kind) for kind in kinds]
         self._counts: Counter[str] = Counter()
-        self._chunk_tokens = self._engines[0].scheduler.chunk_tokens
+        self._chunk_tokens = self._engines[0].scheduler.chunk_tokens if self._engines else 0
         self._next_ping = 0.0
         # How often a request takes each course.
         self._courses: list[tuple[int, Callable[[SoakEngine, Prompt], None]]] = [

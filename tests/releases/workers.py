@@ -80,7 +80,8 @@ class Worker:
         assert isinstance(answer, bool)
         return answer
 
-    def _key(self, prompt: Prompt, first: int, last: int) -> Any:
+    def key(self, prompt: Prompt, first: int, last: int) -> Any:
+        """The key of chunks [first, last) of a prompt."""
         rank = self.kv.rank
         return self._client.key(
             KeyFields(
@@ -94,7 +95,7 @@ class Worker:
         """Compute chunks [first, last) and store them; what the engine sees as the result."""
         blocks = self.kv.take_blocks(last - first)
         self.kv.write(blocks, self.kv.expected(prompt, first, last))
-        key = self._key(prompt, first, last)
+        key = self.key(prompt, first, last)
         stored = self.transfer.store(prompt.request_id, key, blocks).result(timeout=CALL_SECONDS)
         self.kv.give_blocks(blocks)
         return bool(stored)
@@ -103,7 +104,7 @@ class Worker:
         """Retrieve chunks [first, last); a success with wrong bytes fails the test."""
         blocks = self.kv.take_blocks(last - first)
         self.kv.spoil(blocks)
-        key = self._key(prompt, first, last)
+        key = self.key(prompt, first, last)
         future = self.transfer.retrieve(prompt.request_id, key, blocks)
         found = future.result(timeout=CALL_SECONDS)
         if found:
@@ -113,12 +114,12 @@ class Worker:
 
     def open_retrieve(self, prompt: Prompt, first: int, last: int) -> bool:
         """PREPARE_RETRIEVE alone; whether the chunks came."""
-        key = self._key(prompt, first, last)
+        key = self.key(prompt, first, last)
         return self.transfer.data_path.prepare_retrieve(key, self.instance_id) is not None
 
     def open_store(self, prompt: Prompt, first: int, last: int) -> None:
         """PREPARE_STORE alone."""
-        key = self._key(prompt, first, last)
+        key = self.key(prompt, first, last)
         self.transfer.data_path.prepare_store(key, self.instance_id)
 
     def leave(self, *, unregister: bool = True) -> None:
