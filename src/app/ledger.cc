@@ -1,5 +1,7 @@
 #include "app/ledger.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace larder::app {
@@ -7,8 +9,9 @@ namespace {
 
 constexpr std::size_t kSessionsShownMax = 1000;
 
+// What is overdue goes with the next pass of the maintenance thread.
 double seconds(Duration time) {
-  return std::chrono::duration<double>(time).count();
+  return std::max(0.0, std::chrono::duration<double>(time).count());
 }
 
 template <typename Id>

@@ -188,7 +188,6 @@ bool Server::open_ports(StartFailure& failure) {
   actions.status_json = [this] { return status_json(); };
   actions.clear_l1 = [this] {
     handlers::clear_cache(services_);
-    log::info("Cache cleared via HTTP API");
   };
   Result<std::unique_ptr<admin::HttpServer>> http =
       admin::HttpServer::start({config_.http_host, config_.http_port, config_.prometheus_port},

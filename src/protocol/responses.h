@@ -32,10 +32,10 @@ struct EncodedReply {
 using None = std::monostate;
 
 struct SlotDescriptor {
-  std::uint64_t offset = 0;  // in the segment
-  std::uint64_t length = 0;  // numel * item size
-  std::span<const std::int64_t> shape;
-  std::string_view dtype;
+  std::uint64_t offset = 0;         // in the segment
+  std::uint64_t length = 0;         // numel * item size
+  std::vector<std::int64_t> shape;  // its own: the instance it is of may be gone by the encoding
+  std::string_view dtype;           // a literal
 };
 
 struct RegisterEngineDrivenResponse {
