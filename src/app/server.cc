@@ -186,9 +186,7 @@ bool Server::open_ports(StartFailure& failure) {
   admin::AdminActions actions;
   actions.health = [this] { return health(); };
   actions.status_json = [this] { return status_json(); };
-  actions.clear_l1 = [this] {
-    handlers::clear_cache(services_);
-  };
+  actions.clear_l1 = [this] { handlers::clear_cache(services_); };
   Result<std::unique_ptr<admin::HttpServer>> http =
       admin::HttpServer::start({config_.http_host, config_.http_port, config_.prometheus_port},
                                std::move(actions),

@@ -175,13 +175,13 @@ def test_a_message_of_thousands_of_frames(server: LarderServer, bystander: Bysta
         with RawConnection(server.port) as peer:
             peer.send_frames([b"\x00", encode(int(Op.NOOP)), *[b"\xc0"] * count])
         assert wire.works(server.port)
-    before = resident_bytes(server)
+    before = server.resident_bytes()
     endless = tcp(server, GREETING + READY)
     with contextlib.suppress(ConnectionError):
         endless.sendall(b"\x01\x00" * 10_000_000)
     endless.close()
     assert wire.works(server.port)
-    assert resident_bytes(server) - before < 16 * MIB
+    assert server.resident_bytes() - before < 16 * MIB
 
 
 def test_thousands_of_requests_at_once(server: LarderServer, bystander: Bystander) -> None:
