@@ -170,11 +170,17 @@ def test_deep_nesting(server: LarderServer, bystander: Bystander, kind: str) -> 
 
 
 def test_a_message_of_thousands_of_frames(server: LarderServer, bystander: Bystander) -> None:
-    """Its sender is closed as soon as there are too many, and may come back."""
+    """Its sender is closed as soon as there are too many, and may come back.
+
+    Written by hand: a libzmq peer that is closed in the middle of such a message may abort.
+    """
+    head = b"\x01\x01\x00" + b"\x01\x01" + encode(int(Op.NOOP))
     for count in (17, 5_000, 20_000):
-        with RawConnection(server.port) as peer:
-            peer.send_frames([b"\x00", encode(int(Op.NOOP)), *[b"\xc0"] * count])
+        peer = tcp(server, GREETING + READY)
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(head + b"\x01\x01\xc0" * count + b"\x00\x01\xc0")
         assert wire.works(server.port)
+        peer.close()
     before = server.resident_bytes()
     endless = tcp(server, GREETING + READY)
     with contextlib.suppress(ConnectionError):
