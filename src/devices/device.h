@@ -1,0 +1,76 @@
+// device.h - what larder needs of the memory that engines keep their KV cache in.
+//
+// EngineMemory is one registration's mapped tensors. start() begins the copies of one STORE or
+// RETRIEVE; `done` is called exactly once: before start() returns on the host, on the backend's
+// completion thread on CUDA. Nobody may use a copy's bytes before that. A copy keeps the
+// EngineMemory it works on alive, so a registration that is replaced or reaped is unmapped after
+// its last copy.
+//
+// Thread-safe: any transfer worker, several at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "devices/tensor_handle.h"
+#include "geometry/block_lists.h"
+#include "geometry/copy_runs.h"
+#include "geometry/engine_cache.h"
+
+namespace larder::devices {
+
+enum class Direction : std::uint8_t { kStore, kRetrieve };  // engine to object, object to engine
+
+// Bytes that travel in requests and replies and stand for a point in the work of a device.
+using EventHandle = std::vector<std::byte>;
+
+struct ObjectCopy {
+  std::uint32_t object_group = 0;
+  std::size_t chunk = 0;       // counted from the request's first
+  std::span<std::byte> bytes;  // in the pool; only read in a RETRIEVE
+};
+
+struct CopyJob {
+  Direction direction = Direction::kStore;
+  geometry::BlockIds block_ids;          // checked (geometry/block_lists.h)
+  std::vector<ObjectCopy> objects;       // kept in place by what `done` owns
+  std::vector<std::size_t> skipped_ids;  // RETRIEVE: of each kernel group, counted over the
+                                         // request's chunks (ids_to_skip()); empty: none
+  EventHandle engine_event;  // wait for it before the first byte is touched
+  std::function<void(bool copied)> done;
+};
+
+class EngineMemory {
+ public:
+  EngineMemory() = default;
+  EngineMemory(const EngineMemory&) = delete;
+  EngineMemory& operator=(const EngineMemory&) = delete;
+  virtual ~EngineMemory() = default;  // unmaps
+
+  struct Started {
+    bool started = false;  // false: nothing was copied, and done(false) has been called
+    EventHandle event;     // complete when the copies are; usable in either case
+  };
+
+  virtual Started start(CopyJob job) = 0;
+
+  // An event that is complete already: for requests that fail before they start.
+  virtual EventHandle completed_event() = 0;
+
+  virtual std::string_view device_name() const = 0;  // "cpu", "cuda:0"; for logs and status
+};
+
+// The runs of one object of a job, over all kernel groups of its object group.
+void append_object_runs(const geometry::CachePlan& plan,
+                        std::span<const std::uint64_t> bases,
+                        const CopyJob& job,
+                        const ObjectCopy& object,
+                        std::vector<geometry::CopyRun>& runs);
+
+}  // namespace larder::devices

@@ -1,0 +1,43 @@
+// copy_runs.h - the plan compiler: which bytes of the engine's tensors are which bytes of an
+// object.
+//
+// A run is a rectangle: `rows` pieces of `bytes` each, at a stride on either side. Token-major
+// formats move a whole block in one piece, and neighbouring blocks of a layer coalesce into one;
+// head-major formats need a run for each head of a block, with one row a slot. Every backend copies
+// the same runs: the host with memcpy, CUDA as batch, 2-D copies or a kernel. Addresses are
+// numbers, as device memory cannot be pointed into.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "geometry/engine_cache.h"
+
+namespace larder::geometry {
+
+struct CopyRun {
+  std::uint64_t engine = 0;  // address of the first piece
+  std::uint64_t object = 0;
+  std::uint64_t bytes = 0;  // of one piece
+  std::uint32_t rows = 1;
+  std::uint64_t engine_stride = 0;  // bytes from one piece to the next; unused with one row
+  std::uint64_t object_stride = 0;
+
+  bool operator==(const CopyRun&) const = default;
+};
+
+// Appends the runs of one kernel group's part of one object.
+//
+// bases: addresses of the plan's tensors' first elements, by tensor index. ids: of this object
+// (ids_of()); the first `skipped` of them are left out, the rest keep their places. object: address
+// of the object's first byte. REQUIRES: ids in [0, group.blocks), skipped <= ids.size().
+void append_runs(const KernelGroup& group,
+                 std::span<const std::uint64_t> bases,
+                 std::span<const std::int64_t> ids,
+                 std::size_t skipped,
+                 std::uint64_t object,
+                 std::vector<CopyRun>& runs);
+
+}  // namespace larder::geometry
