@@ -144,6 +144,26 @@ Json describe(const RegisterEngineDrivenRequest& request) {
   }});
 }
 
+Json describe(const LayoutHints& hints) {
+  Json described = Json::object();
+  if (!hints.kv_layout.empty()) {
+    described["kv_layout"] = hints.kv_layout;
+  }
+  if (!hints.kv_list_layout.empty()) {
+    described["kv_list_layout"] = hints.kv_list_layout;
+  }
+  if (hints.num_kv_heads) {
+    described["num_kv_heads"] = *hints.num_kv_heads;
+  }
+  if (hints.tokens_per_block) {
+    described["tokens_per_block"] = *hints.tokens_per_block;
+  }
+  if (hints.head_dim) {
+    described["head_dim"] = *hints.head_dim;
+  }
+  return described;
+}
+
 Json describe(const RegisterKvCacheRequest& request) {
   Json tensors = Json::array();
   for (const auto& body : request.tensors) {
@@ -154,14 +174,16 @@ Json describe(const RegisterKvCacheRequest& request) {
     groups.push_back({{"engine_group_id", group.engine_group_id},
                       {"layer_indices", group.layer_indices},
                       {"tokens_per_block", group.tokens_per_block},
-                      {"sw_size_tokens", group.sliding_window_tokens}});
+                      {"sw_size_tokens", group.sliding_window_tokens},
+                      {"extra_object_group_tag", group.object_group_tag},
+                      {"recurrent_state", group.is_recurrent}});
   }
   return Json::array({request.instance_id,
                       tensors,
                       request.model_name,
                       request.world_size,
                       request.engine_type,
-                      request.kv_layout,
+                      describe(request.hints),
                       groups});
 }
 
@@ -272,13 +294,12 @@ void make_plain_key(Json& key) {
 void reduce(const Vector& vector, Json& arguments) {
   const std::string operation = vector.operation();
   if (operation == "REGISTER_KV_CACHE" || operation == "REGISTER_Q_CACHE") {
-    arguments[5] = arguments[5].value("kv_layout", "");
     if (arguments.size() == 6) {
       arguments.push_back(Json::array());
     }
     for (Json& group : arguments[6]) {
-      group.erase("extra_object_group_tag");
-      group.erase("recurrent_state");
+      group.emplace("extra_object_group_tag", 0);
+      group.emplace("recurrent_state", false);
     }
   } else if (operation == "REPORT_BLOCK_ALLOCATION") {
     arguments[2] = arguments[2].size();

@@ -53,41 +53,58 @@ bool is_kv_layout(std::string_view text, Release release) {
   return release >= Release::k055 && (text == "BLHNC" || text == "BLNHC");
 }
 
+bool is_kv_list_layout(std::string_view text, Release release) {
+  return text == "k_v" || (text == "unified" && release >= Release::k056);
+}
+
+std::optional<std::int64_t>* int_hint(std::string_view name, LayoutHints& hints) {
+  if (name == "num_kv_heads") {
+    return &hints.num_kv_heads;
+  }
+  if (name == "tokens_per_block") {
+    return &hints.tokens_per_block;
+  }
+  return name == "head_dim" ? &hints.head_dim : nullptr;
+}
+
 // A typed dict: known keys are checked, unknown ones skipped.
 Result<void> read_layout_hint(std::string_view name,
                               MsgpackReader& reader,
                               Release release,
-                              std::string& kv_layout) {
+                              LayoutHints& hints) {
   if (name == "kv_layout") {
     Result<std::string> text = field_string(reader);
     if (!text || !is_kv_layout(*text, release)) {
       return Error{Code::kMalformed, "kv_layout"};
     }
-    kv_layout = std::move(*text);
+    hints.kv_layout = std::move(*text);
     return {};
-  }
-  if (name == "num_kv_heads" || name == "tokens_per_block" || name == "head_dim" ||
-      (name == "inference_engine_logical_block_size" && release < Release::k047)) {
-    std::int64_t ignored = 0;
-    return assign(ignored, field_int(reader));
   }
   if (name == "kv_list_layout" && release >= Release::k055) {
-    const Result<std::string> text = field_string(reader);
-    if (!text || (*text != "k_v" && !(*text == "unified" && release >= Release::k056))) {
+    Result<std::string> text = field_string(reader);
+    if (!text || !is_kv_list_layout(*text, release)) {
       return Error{Code::kMalformed, "kv_list_layout"};
     }
+    hints.kv_list_layout = std::move(*text);
     return {};
+  }
+  if (std::optional<std::int64_t>* const number = int_hint(name, hints); number != nullptr) {
+    return assign(*number, field_int(reader));
+  }
+  if (name == "inference_engine_logical_block_size" && release < Release::k047) {
+    std::int64_t ignored = 0;
+    return assign(ignored, field_int(reader));
   }
   return reader.skip();
 }
 
-Result<std::string> whole_layout_hints(Frame frame, Release release) {
-  return read_whole(frame, [release](MsgpackReader& reader) -> Result<std::string> {
-    std::string kv_layout;
+Result<LayoutHints> whole_layout_hints(Frame frame, Release release) {
+  return read_whole(frame, [release](MsgpackReader& reader) -> Result<LayoutHints> {
+    LayoutHints hints;
     const Result<void> read = read_map(reader, [&](std::string_view name, MsgpackReader& value) {
-      return read_layout_hint(name, value, release, kv_layout);
+      return read_layout_hint(name, value, release, hints);
     });
-    return read ? Result<std::string>(std::move(kv_layout)) : read.error();
+    return read ? Result<LayoutHints>(std::move(hints)) : read.error();
   });
 }
 
@@ -110,12 +127,10 @@ Result<EngineGroup> read_group(MsgpackReader& reader, Release release) {
           return assign(group.sliding_window_tokens, field_int(value));
         }
         if (name == "extra_object_group_tag" && release >= Release::k055) {
-          std::int64_t ignored = 0;
-          return assign(ignored, field_int(value));
+          return assign(group.object_group_tag, field_int(value));
         }
         if (name == "recurrent_state" && release >= Release::k055) {
-          bool ignored = false;
-          return assign(ignored, value.read_bool());
+          return assign(group.is_recurrent, value.read_bool());
         }
         return value.skip();
       });
@@ -248,7 +263,7 @@ Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Rel
       .next(request.model_name, whole_name)
       .next(request.world_size, release, whole_int)
       .next(request.engine_type, release, whole_engine_type)
-      .next(request.kv_layout, release, whole_layout_hints);
+      .next(request.hints, release, whole_layout_hints);
   if (has_groups) {
     sequence.next(request.groups, release, whole_groups);
   }

@@ -179,6 +179,17 @@ struct EngineGroup {
   std::vector<std::int64_t> layer_indices;
   std::int64_t tokens_per_block = 0;
   std::int64_t sliding_window_tokens = -1;  // -1: full attention
+  std::int64_t object_group_tag = 0;        // 0.5.5 and later
+  bool is_recurrent = false;                // 0.5.5 and later: blocks keep a state, not tokens
+};
+
+// What an engine says about its tensors beyond their shapes.
+struct LayoutHints {
+  std::string kv_layout;       // "NHD", "HND", from 0.5.5 on "BLHNC", "BLNHC"; "" when absent
+  std::string kv_list_layout;  // 0.5.5 and later: "k_v", "unified"; "" when absent
+  std::optional<std::int64_t> num_kv_heads;
+  std::optional<std::int64_t> tokens_per_block;
+  std::optional<std::int64_t> head_dim;
 };
 
 struct RegisterKvCacheRequest {
@@ -187,7 +198,7 @@ struct RegisterKvCacheRequest {
   std::string model_name;
   std::int64_t world_size = 0;
   std::string engine_type;
-  std::string kv_layout;            // of the layout hints; "" when absent
+  LayoutHints hints;
   std::vector<EngineGroup> groups;  // 0.4.7 and later
 
   static Payloads payloads(Release release);
