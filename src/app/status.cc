@@ -87,7 +87,7 @@ std::string render_status(const config::Config& config, const StatusFacts& facts
         {"world_size", instance.registration.world_size},
         {"block_size", instance.registration.block_size},
         {"use_mla", instance.registration.use_mla},
-        {"layout", tensors::to_string(instance.registration.layout)},
+        {"layout", tensors::to_string(instance.registration.groups.front().layout)},
         {"transfer", kind_name(instance.kind)},
     };
   }

@@ -108,7 +108,7 @@ class Place {
       }
       const auto number = static_cast<std::uint32_t>(objects_.size());
       auto object = std::make_unique<Object>(
-          keys::ObjectId{test_hash(number, 0), 0, 0}, nullptr, std::move(*slot));
+          keys::ObjectId{test_hash(number, 0), 0}, nullptr, std::move(*slot));
       object->usage.last_use = 1;  // all cost their size alone
       if (below(3) != 0 && !objects_.empty()) {
         object->link_behind(*objects_[below(objects_.size())]);
@@ -211,7 +211,7 @@ TEST(AddressMap, PrefersWhatWasUsedLongAgoAndFoundSeldom) {
   AddressMap map(cache.pool());
   std::vector<std::unique_ptr<Object>> objects;
   for (std::uint32_t number = 0; number < 4; ++number) {
-    objects.push_back(std::make_unique<Object>(keys::ObjectId{test_hash(number, 0), 0, 0},
+    objects.push_back(std::make_unique<Object>(keys::ObjectId{test_hash(number, 0), 0},
                                                nullptr,
                                                std::move(*cache.pool().take(kTestAlign))));
     objects.back()->usage.last_use = number == 0 ? 90 : 10 + number;

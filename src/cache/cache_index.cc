@@ -1,7 +1,6 @@
 #include "cache/cache_index.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -12,12 +11,6 @@ namespace {
 metrics::Labels salt_label(const std::string& salt) {
   // OpenTelemetry drops an empty label of these counters; dashboards rely on it.
   return salt.empty() ? metrics::Labels{} : metrics::Labels{{"cache_salt", salt}};
-}
-
-void count(std::uint16_t& counter) {
-  if (counter < std::numeric_limits<std::uint16_t>::max()) {
-    ++counter;
-  }
 }
 
 }  // namespace
@@ -44,81 +37,6 @@ CacheIndex::~CacheIndex() {
   LARDER_CHECK(pinned_objects_.load() == 0 && reserved_objects_.load() == 0);
 }
 
-PrefixLookup CacheIndex::acquire_prefix(std::span<const KeySpace> spaces,
-                                        std::span<const keys::ChunkHash> hashes,
-                                        std::span<const std::uint32_t> kv_ranks) {
-  PrefixLookup answer;
-  if (spaces.empty() || kv_ranks.empty()) {
-    return answer;
-  }
-  std::vector<std::vector<Object*>> found(spaces.size());
-  const MutexLock lock(mutex_);
-  std::vector<Shelf*> shelves;
-  for (const KeySpace& space : spaces) {
-    shelves.push_back(find_shelf(space));
-    if (shelves.back() == nullptr) {
-      return answer;
-    }
-  }
-  const auto has_chunk = [&](const keys::ChunkHash& hash) {
-    for (std::size_t s = 0; s < shelves.size(); ++s) {
-      for (const std::uint32_t rank : kv_ranks) {
-        Object* const object = shelves[s]->find(keys::ObjectId{hash, rank, 0});
-        if (object == nullptr) {
-          return false;
-        }
-        found[s].push_back(object);
-      }
-    }
-    return true;
-  };
-  while (answer.chunks < hashes.size() && has_chunk(hashes[answer.chunks])) {
-    ++answer.chunks;
-  }
-  std::vector<Object*> pinned;
-  for (std::vector<Object*>& objects : found) {
-    objects.resize(answer.chunks * kv_ranks.size());  // drops what a partial chunk left
-    for (Object* object : objects) {
-      pin(*object);
-    }
-    pinned.insert(pinned.end(), objects.begin(), objects.end());
-  }
-  // Chunk by chunk over all layouts and ranks: what makes up one chunk must also go together.
-  for (std::size_t chunk = answer.chunks; chunk-- > 0;) {
-    for (const std::vector<Object*>& objects : found) {
-      for (std::size_t rank = 0; rank < kv_ranks.size(); ++rank) {
-        Object& object = *objects[chunk * kv_ranks.size() + rank];
-        count(object.usage.found);
-        policy_->touch(object, Use::kFound);
-        newest_use_ = object.usage.last_use;
-      }
-    }
-  }
-  answer.lease = ReadLease(this, std::move(pinned));
-  return answer;
-}
-
-Result<ReadLease> CacheIndex::acquire(const KeySpace& space, const StoreRange& range) {
-  std::vector<Object*> objects;
-  const MutexLock lock(mutex_);
-  Shelf* const shelf = find_shelf(space);
-  if (shelf == nullptr) {
-    return Error{Code::kNotFound, "nothing is stored for this model and salt"};
-  }
-  for (const keys::ChunkHash& hash : range.hashes.subspan(range.first_chunk)) {
-    Object* const object = shelf->find(keys::ObjectId{hash, range.kv_rank, 0});
-    if (object == nullptr) {
-      return Error{Code::kNotFound, "a chunk is not stored"};
-    }
-    objects.push_back(object);
-  }
-  for (Object* object : objects) {
-    pin(*object);
-  }
-  touch_prefix({&shelf, 1}, range.hashes, {&range.kv_rank, 1});
-  return ReadLease(this, std::move(objects));
-}
-
 ReadLease CacheIndex::share(const ReadLease& lease, std::span<const std::size_t> positions) {
   std::vector<Object*> objects;
   objects.reserve(positions.size());
@@ -129,19 +47,6 @@ ReadLease CacheIndex::share(const ReadLease& lease, std::span<const std::size_t>
     pin(*objects.back());
   }
   return ReadLease(this, std::move(objects));
-}
-
-void CacheIndex::touch(std::span<const KeySpace> spaces,
-                       std::span<const keys::ChunkHash> hashes,
-                       std::span<const std::uint32_t> kv_ranks) {
-  const MutexLock lock(mutex_);
-  std::vector<Shelf*> shelves;
-  for (const KeySpace& space : spaces) {
-    if (Shelf* const shelf = find_shelf(space); shelf != nullptr) {
-      shelves.push_back(shelf);
-    }
-  }
-  touch_prefix(shelves, hashes, kv_ranks);
 }
 
 void CacheIndex::clear() {
@@ -205,7 +110,7 @@ bool CacheIndex::publish(WriteLease& lease) {
     }
     const std::size_t chunk = lease.chunk(i);
     Object* const before =
-        chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_, 0});
+        chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_});
     add(shelf, std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i])), before);
   }
   Shelf* const touched = &shelf;
@@ -264,7 +169,7 @@ void CacheIndex::add(Shelf& shelf, std::unique_ptr<Object> object, Object* befor
   if (before != nullptr) {
     // Many prompts share what they begin with, so only the first to go on is the same one again.
     object->usage.found = before->usage.branches == 0 ? before->usage.found : std::uint16_t{0};
-    count(before->usage.branches);
+    Usage::count(before->usage.branches);
     if (before->is_tail() && before->pins == 0) {
       policy_->pin(*before);
     }
@@ -323,7 +228,7 @@ void CacheIndex::touch_prefix(std::span<Shelf* const> shelves,
   for (auto hash = hashes.rbegin(); hash != hashes.rend(); ++hash) {
     for (const Shelf* const shelf : shelves) {
       for (const std::uint32_t rank : kv_ranks) {
-        if (Object* const object = shelf->find(keys::ObjectId{*hash, rank, 0}); object != nullptr) {
+        if (Object* const object = shelf->find(keys::ObjectId{*hash, rank}); object != nullptr) {
           policy_->touch(*object, Use::kKept);
           newest_use_ = object->usage.last_use;
         }

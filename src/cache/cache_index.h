@@ -49,7 +49,8 @@ struct CacheStats {
 
 struct PrefixLookup {
   std::size_t chunks = 0;  // leading chunks that every rank and layout has
-  ReadLease lease;         // chunks * ranks * spaces pins, ordered [space][chunk][rank]
+  ReadLease lease;         // chunks * ranks * spaces places, ordered [space][chunk][rank]; a chunk
+                           // before its space's window is not held
 };
 
 struct StoreRange {
@@ -79,9 +80,9 @@ class CacheIndex {
   CacheIndex& operator=(const CacheIndex&) = delete;
   ~CacheIndex();  // REQUIRES: no lease is left
 
-  // The leading chunks of `hashes` that all of kv_ranks hold in all of spaces. Counts as a use of
-  // them.
-  PrefixLookup acquire_prefix(std::span<const KeySpace> spaces,
+  // The most leading chunks of `hashes` that can be read: all of kv_ranks hold them in all of
+  // spaces, in those with a window the last ones. Counts as a use of what is pinned.
+  PrefixLookup acquire_prefix(std::span<const NeededSpace> spaces,
                               std::span<const keys::ChunkHash> hashes,
                               std::span<const std::uint32_t> kv_ranks);
 
@@ -103,7 +104,7 @@ class CacheIndex {
                              const std::function<bool(const keys::ObjectId&)>& skip);
 
   // Counts as a use of these chunks, where they are resident.
-  void touch(std::span<const KeySpace> spaces,
+  void touch(std::span<const NeededSpace> spaces,
              std::span<const keys::ChunkHash> hashes,
              std::span<const std::uint32_t> kv_ranks);
 

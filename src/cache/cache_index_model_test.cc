@@ -4,6 +4,8 @@
 // every lease must agree. LARDER_TEST_SEED repeats a run.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
 #include <random>
 
 #include "cache/test_cache.h"
@@ -175,51 +177,73 @@ class ModelRun {
   void look_up() {
     const ModelPrompt prompt = a_prompt();
     const std::uint32_t length = a_length();
+    Asked asked;
     const std::size_t first_space = below(2);
     const std::size_t space_count = one_in(3) ? 2 - first_space : 1;
-    const std::size_t rank_count = 1 + below(3);
-    const auto chunk_there = [&](std::uint32_t chunk) {
-      for (std::size_t space = first_space; space < first_space + space_count; ++space) {
-        for (std::size_t rank = 0; rank < rank_count; ++rank) {
+    for (std::size_t i = 0; i < space_count; ++i) {
+      const auto window = static_cast<std::uint32_t>(1 + below(3));
+      asked.windows[first_space + i] = one_in(3) ? std::optional(window) : std::nullopt;
+    }
+    asked.ranks = 1 + below(3);
+    std::uint32_t expected = 0;
+    for (std::uint32_t chunks = 1; chunks <= length; ++chunks) {
+      expected = can_serve(prompt, asked, chunks) ? chunks : expected;
+    }
+    std::vector<Model::Object> objects;
+    std::vector<NeededSpace> spaces;
+    for (const auto& [space, window] : asked.windows) {
+      spaces.push_back({spaces_[space], window, 0});
+      for (std::uint32_t chunk = first_needed(window, expected); chunk < expected; ++chunk) {
+        for (std::size_t rank = 0; rank < asked.ranks; ++rank) {
+          objects.push_back(model_.object(prompt.name(space, rank, chunk)));
+        }
+      }
+    }
+    PrefixLookup found = cache_->acquire_prefix(
+        spaces, hashes_of(prompt, length), std::span(ranks_).first(asked.ranks));
+    ASSERT_EQ(found.chunks, expected);
+    ASSERT_EQ(found.lease.size(), expected * asked.ranks * spaces.size());
+    hits_ += found.chunks > 0 ? 1 : 0;
+    touch_all(prompt, asked, expected);
+    ReadLease held;
+    for (std::size_t place = 0; place < found.lease.size(); ++place) {
+      if (found.lease.holds(place)) {
+        found.lease.move_to(place, held);
+      }
+    }
+    keep(std::move(held), std::move(objects));
+  }
+
+  struct Asked {
+    std::map<std::size_t, std::optional<std::uint32_t>> windows;  // by space
+    std::size_t ranks = 0;
+  };
+
+  static std::uint32_t first_needed(std::optional<std::uint32_t> window, std::uint32_t chunks) {
+    return window.has_value() && *window < chunks ? chunks - *window : 0;
+  }
+
+  bool can_serve(const ModelPrompt& prompt, const Asked& asked, std::uint32_t chunks) {
+    for (const auto& [space, window] : asked.windows) {
+      for (std::uint32_t chunk = first_needed(window, chunks); chunk < chunks; ++chunk) {
+        for (std::size_t rank = 0; rank < asked.ranks; ++rank) {
           if (!model_.has(prompt.name(space, rank, chunk))) {
             return false;
           }
         }
       }
-      return true;
-    };
-    std::uint32_t expected = 0;
-    while (expected < length && chunk_there(expected)) {
-      ++expected;
     }
-    std::vector<Model::Object> objects;
-    for (std::size_t space = first_space; space < first_space + space_count; ++space) {
-      for (std::uint32_t chunk = 0; chunk < expected; ++chunk) {
-        for (std::size_t rank = 0; rank < rank_count; ++rank) {
-          objects.push_back(model_.object(prompt.name(space, rank, chunk)));
-        }
-      }
-    }
-    PrefixLookup found =
-        cache_->acquire_prefix(std::span(spaces_).subspan(first_space, space_count),
-                               hashes_of(prompt, length),
-                               std::span(ranks_).first(rank_count));
-    ASSERT_EQ(found.chunks, expected);
-    hits_ += found.chunks > 0 ? 1 : 0;
-    touch_all(prompt, first_space, space_count, rank_count, expected);
-    keep(std::move(found.lease), std::move(objects));
+    return true;
   }
 
   // Chunk by chunk from the last: all that a lookup needs of a chunk goes together.
-  void touch_all(const ModelPrompt& prompt,
-                 std::size_t first_space,
-                 std::size_t space_count,
-                 std::size_t rank_count,
-                 std::uint32_t end) {
+  void touch_all(const ModelPrompt& prompt, const Asked& asked, std::uint32_t end) {
     for (std::uint32_t chunk = end; chunk > 0; --chunk) {
-      for (std::size_t space = first_space; space < first_space + space_count; ++space) {
-        for (std::size_t rank = 0; rank < rank_count; ++rank) {
-          model_.touch(prompt.name(space, rank, chunk - 1));
+      for (const auto& [space, window] : asked.windows) {
+        for (std::size_t rank = 0; rank < asked.ranks; ++rank) {
+          if (chunk - 1 >= first_needed(window, end)) {
+            model_.touch(prompt.name(space, rank, chunk - 1));
+          }
         }
       }
     }
@@ -402,8 +426,8 @@ class ModelRun {
     const ModelPrompt prompt = a_prompt();
     const std::uint32_t end = a_length();
     const std::size_t rank_count = 1 + below(3);
-    cache_->touch(spaces_, hashes_of(prompt, end), std::span(ranks_).first(rank_count));
-    touch_all(prompt, 0, 2, rank_count, end);
+    cache_->touch(needed(spaces_), hashes_of(prompt, end), std::span(ranks_).first(rank_count));
+    touch_all(prompt, {{{0, std::nullopt}, {1, std::nullopt}}, rank_count}, end);
   }
 
   void evict_ahead() {
@@ -528,7 +552,7 @@ class MixedSizes {
 
   void read(std::size_t space, std::uint32_t prompt, std::uint32_t chunks) {
     PrefixLookup found =
-        cache_->acquire_prefix({&spaces_[space], 1}, test_prompt(prompt, chunks), ranks_);
+        cache_->acquire_prefix(needed({spaces_[space]}), test_prompt(prompt, chunks), ranks_);
     hits_ += found.chunks > 0 ? 1 : 0;
     if (held_.size() < 5) {
       held_.push_back({std::move(found.lease), space * 100 + prompt});

@@ -96,7 +96,7 @@ TEST(CacheIndex, CountsAChunkOnlyWhenEveryRankHasIt) {
   cache.store(space, test_prompt(1, 2), ranks[1]);
   EXPECT_EQ(cache.hit(space, test_prompt(1, 4), ranks), 0U);
   cache.store(space, test_prompt(1, 3), ranks[2]);
-  const PrefixLookup found = cache->acquire_prefix({&space, 1}, test_prompt(1, 4), ranks);
+  const PrefixLookup found = cache->acquire_prefix(needed({space}), test_prompt(1, 4), ranks);
   EXPECT_EQ(found.chunks, 2U);
   EXPECT_EQ(found.lease.size(), 6U);
   EXPECT_EQ(cache->stats().pinned_objects, 6U) << "no chunk beyond the answer is pinned";
@@ -117,11 +117,66 @@ TEST(CacheIndex, LayoutsDoNotMix) {
 
   const std::vector<KeySpace> both = {bytes, floats};
   const PrefixLookup found =
-      cache->acquire_prefix(both, prompt, std::vector<std::uint32_t>{kOnlyRank});
+      cache->acquire_prefix(needed(both), prompt, std::vector<std::uint32_t>{kOnlyRank});
   EXPECT_EQ(found.chunks, 2U);
   ASSERT_EQ(found.lease.size(), 4U);
   EXPECT_TRUE(has_pattern(found.lease.bytes(1), 1)) << "ordered [space][chunk][rank]";
   EXPECT_TRUE(has_pattern(found.lease.bytes(2), 2));
+}
+
+TEST(CacheIndex, ObjectGroupsOfOneLayoutDoNotMix) {
+  TestCache cache;
+  KeySpace second = test_space();
+  second.object_group = 1;
+  cache.store(test_space(), test_prompt(1, 2), kOnlyRank, 1);
+  EXPECT_EQ(cache.hit(second, test_prompt(1, 2)), 0U);
+  EXPECT_EQ(cache.store(second, test_prompt(1, 2), kOnlyRank, 2), 2U);
+  EXPECT_TRUE(has_pattern(pin_all(cache, test_space(), test_prompt(1, 2)).bytes(0), 1));
+}
+
+// Sliding windows: a full space that holds five chunks and one with a window that lost its first.
+TEST(CacheIndex, AWindowNeedsOnlyItsLastChunks) {
+  TestCache cache;
+  const auto prompt = test_prompt(1, 6);
+  const KeySpace full = test_space();
+  KeySpace sliding = test_space();
+  sliding.object_group = 1;
+  const std::vector<NeededSpace> spaces = {{full, std::nullopt, 0}, {sliding, 2, 0}};
+  cache.store(full, test_prompt(1, 5));
+  cache.store(sliding, test_prompt(1, 3));
+  {
+    const PrefixLookup found = cache->acquire_prefix(spaces, prompt, test_ranks(1));
+    EXPECT_EQ(found.chunks, 3U);
+    ASSERT_EQ(found.lease.size(), 6U);
+    for (const std::size_t place : {0U, 1U, 2U, 4U, 5U}) {
+      EXPECT_TRUE(found.lease.holds(place)) << place;
+    }
+    EXPECT_FALSE(found.lease.holds(3)) << "before the window";
+    EXPECT_EQ(cache->stats().pinned_objects, 5U);
+  }
+  EXPECT_EQ(cache->stats().pinned_objects, 0U);
+}
+
+TEST(CacheIndex, AWindowServesAgainBehindAHole) {
+  TestCache cache;
+  const auto prompt = test_prompt(1, 6);
+  const KeySpace full = test_space();
+  KeySpace sliding = test_space();
+  sliding.object_group = 1;
+  const std::vector<NeededSpace> spaces = {{full, std::nullopt, 0}, {sliding, 2, 0}};
+  cache.store(full, prompt);
+  // Chunks 0, 2, 3 and 4: of the prefixes 1, 4 and 5 the last two (or all) chunks are there.
+  for (const std::size_t chunk : {0U, 2U, 3U, 4U}) {
+    Result<WriteLease> lease =
+        cache->reserve(sliding, {std::span(prompt).first(chunk + 1), chunk, kOnlyRank}, skip_none);
+    ASSERT_TRUE(lease && lease->commit());
+  }
+  EXPECT_EQ(cache->acquire_prefix(spaces, prompt, test_ranks(1)).chunks, 5U);
+  EXPECT_EQ(cache->acquire_prefix(spaces, test_prompt(1, 4), test_ranks(1)).chunks, 4U);
+  EXPECT_EQ(cache->acquire_prefix(spaces, test_prompt(1, 3), test_ranks(1)).chunks, 1U);
+  const std::vector<NeededSpace> alone = {spaces[1]};
+  EXPECT_EQ(cache->acquire_prefix(alone, prompt, test_ranks(1)).chunks, 5U)
+      << "with no full space a hole does not end the search";
 }
 
 TEST(CacheIndex, SaltsAndModelsDoNotMix) {
@@ -139,7 +194,7 @@ TEST(CacheIndex, ALookupWithoutLayoutsOrRanksFindsNothing) {
   const KeySpace space = test_space();
   cache.store(space, test_prompt(1, 2));
   EXPECT_EQ(cache->acquire_prefix({}, test_prompt(1, 2), test_ranks(1)).chunks, 0U);
-  EXPECT_EQ(cache->acquire_prefix({&space, 1}, test_prompt(1, 2), {}).chunks, 0U);
+  EXPECT_EQ(cache->acquire_prefix(needed({space}), test_prompt(1, 2), {}).chunks, 0U);
 }
 
 TEST(CacheIndex, AcquirePinsAllOfTheRangeOrNothing) {
@@ -393,7 +448,7 @@ TEST(CacheIndex, ATouchMakesTheRanksLoseTheirTailsTogether) {
   const auto ranks = test_ranks(2);
   cache.store(space, test_prompt(1, 4), ranks[0]);
   cache.store(space, test_prompt(1, 4), ranks[1]);
-  cache->touch({&space, 1}, test_prompt(1, 4), ranks);
+  cache->touch(needed({space}), test_prompt(1, 4), ranks);
   cache->evict_down_to(4 * kTestAlign, 100);
   EXPECT_EQ(cache.hit(space, test_prompt(1, 4), ranks), 2U);
 }
@@ -406,12 +461,12 @@ TEST(CacheIndex, ALookupsLayoutsLoseTheirTailsTogether) {
     cache.store(both[0], test_prompt(1, 4));
     cache.store(both[1], test_prompt(1, 4));
     if (by_lookup) {
-      EXPECT_EQ(cache->acquire_prefix(both, test_prompt(1, 4), rank).chunks, 4U);
+      EXPECT_EQ(cache->acquire_prefix(needed(both), test_prompt(1, 4), rank).chunks, 4U);
     } else {
-      cache->touch(both, test_prompt(1, 4), rank);
+      cache->touch(needed(both), test_prompt(1, 4), rank);
     }
     cache->evict_down_to(4 * kTestAlign, 100);
-    EXPECT_EQ(cache->acquire_prefix(both, test_prompt(1, 4), rank).chunks, 2U)
+    EXPECT_EQ(cache->acquire_prefix(needed(both), test_prompt(1, 4), rank).chunks, 2U)
         << "by lookup: " << by_lookup;
     cache->clear();
   }
@@ -422,7 +477,7 @@ TEST(CacheIndex, ATouchIsAUse) {
   const KeySpace space = test_space();
   cache.store(space, test_prompt(1, 2));
   cache.store(space, test_prompt(2, 2));
-  cache->touch({&space, 1}, test_prompt(1, 2), test_ranks(1));
+  cache->touch(needed({space}), test_prompt(1, 2), test_ranks(1));
   cache->evict_down_to(2 * kTestAlign, 100);
   EXPECT_EQ(cache.hit(space, test_prompt(1, 2)), 2U);
   EXPECT_EQ(cache.hit(space, test_prompt(2, 2)), 0U);
@@ -486,7 +541,7 @@ class Customer {
           }
           break;
         case 2:
-          cache_->touch({&space_, 1}, test_prompt(prompt, chunks), ranks_);
+          cache_->touch(needed({space_}), test_prompt(prompt, chunks), ranks_);
           break;
         case 3:
         case 4:
@@ -533,7 +588,7 @@ class Customer {
 
   void look_up(std::uint32_t prompt, std::uint32_t chunks) {
     const PrefixLookup found =
-        cache_->acquire_prefix({&space_, 1}, test_prompt(prompt, chunks), ranks_);
+        cache_->acquire_prefix(needed({space_}), test_prompt(prompt, chunks), ranks_);
     for (std::size_t i = 0; i < found.lease.size(); ++i) {
       verify(found.lease, i, pattern_of(prompt, i / ranks_.size(), ranks_[i % ranks_.size()]));
     }

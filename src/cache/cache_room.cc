@@ -32,7 +32,7 @@ Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
   std::vector<std::size_t> missing = find_missing(space, range, lease);
   // Asked outside the mutex: the caller looks through its own transfers under a lock of its own.
   std::erase_if(missing, [&](std::size_t chunk) {
-    return skip(keys::ObjectId{range.hashes[chunk], range.kv_rank, 0});
+    return skip(keys::ObjectId{range.hashes[chunk], range.kv_rank});
   });
   lease.index_ = this;
   lease.space_ = space;
@@ -148,7 +148,7 @@ std::vector<std::size_t> CacheIndex::find_missing(const KeySpace& space,
   const Shelf* const shelf = find_shelf(space);
   lease.clear_count_ = clear_count_;
   for (std::size_t chunk = range.first_chunk; chunk < range.hashes.size(); ++chunk) {
-    if (shelf == nullptr || shelf->find({range.hashes[chunk], range.kv_rank, 0}) == nullptr) {
+    if (shelf == nullptr || shelf->find({range.hashes[chunk], range.kv_rank}) == nullptr) {
       missing.push_back(chunk);
     }
   }
@@ -175,14 +175,14 @@ void CacheIndex::keep_prefix(const KeySpace& space,
     for (std::uint32_t worker = 0; worker < world_size; ++worker) {
       const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);
       if (kv_rank != range.kv_rank) {
-        keep(shelf->find({range.hashes[kept.chunks], kv_rank, 0}));
+        keep(shelf->find({range.hashes[kept.chunks], kv_rank}));
       }
     }
   }
   if (!kept.own) {
     kept.own = true;
     for (const keys::ChunkHash& hash : range.hashes) {
-      keep(shelf->find({hash, range.kv_rank, 0}));
+      keep(shelf->find({hash, range.kv_rank}));
     }
   }
   for (Object* const object : objects) {
@@ -198,11 +198,11 @@ bool CacheIndex::admits(const KeySpace& space, const StoreRange& range, std::siz
     return true;  // then there is no room either, and the answer says so
   }
   Shelf* const shelf = find_shelf(space);
-  Object newcomer({range.hashes[chunk], range.kv_rank, 0}, shelf, pool::Slot());
+  Object newcomer({range.hashes[chunk], range.kv_rank}, shelf, pool::Slot());
   // The chunks between are new too: they go on where the last resident one ends.
   const Object* before = nullptr;
   for (std::size_t at = chunk; before == nullptr && shelf != nullptr && at-- > 0;) {
-    before = shelf->find({range.hashes[at], range.kv_rank, 0});
+    before = shelf->find({range.hashes[at], range.kv_rank});
   }
   if (before != nullptr && before->usage.branches == 0) {
     newcomer.usage.found = before->usage.found;

@@ -217,7 +217,7 @@ class SelectiveCache {
   }
 
   std::size_t hit(const std::vector<keys::ChunkHash>& prompt) {
-    return index_->acquire_prefix({&space_, 1}, prompt, {&kOnlyRank, 1}).chunks;
+    return index_->acquire_prefix(needed({space_}), prompt, {&kOnlyRank, 1}).chunks;
   }
 
   metrics::Registry& metrics() { return metrics_; }
@@ -306,7 +306,7 @@ TEST(CacheRoom, StoresOfRandomSizesKeepThePoolFull) {
     ASSERT_TRUE(lease->commit());
     stored += chunks;
     if (random() % 8 == 0) {
-      held.push_back(cache->acquire_prefix({&space, 1}, hashes, {&kOnlyRank, 1}).lease);
+      held.push_back(cache->acquire_prefix(needed({space}), hashes, {&kOnlyRank, 1}).lease);
       while (held.size() > kHeld) {
         held.pop_front();
       }

@@ -15,7 +15,7 @@ namespace larder::cache {
 namespace {
 
 Object make_object(std::uint32_t number) {
-  return Object(keys::ObjectId{test_hash(number, 0), 0, 0}, nullptr, pool::Slot());
+  return Object(keys::ObjectId{test_hash(number, 0), 0}, nullptr, pool::Slot());
 }
 
 TEST(LruPolicy, HasNoVictimWhenNothingIsThere) {

@@ -70,7 +70,7 @@ WriteLease::~WriteLease() {
 }
 
 keys::ObjectId WriteLease::id(std::size_t position) const {
-  return keys::ObjectId{hashes_[chunks_[position]], kv_rank_, 0};
+  return keys::ObjectId{hashes_[chunks_[position]], kv_rank_};
 }
 
 bool WriteLease::commit() {

@@ -130,7 +130,7 @@ TEST_F(Leases, AWriteLeaseNamesItsChunks) {
   ASSERT_EQ(lease.size(), 3U);
   EXPECT_EQ(lease.missing(), 3U);
   EXPECT_EQ(lease.chunk(1), 1U);
-  EXPECT_EQ(lease.id(1), (keys::ObjectId{test_hash(2, 1), keys::pack_kv_rank(1, 0), 0}));
+  EXPECT_EQ(lease.id(1), (keys::ObjectId{test_hash(2, 1), keys::pack_kv_rank(1, 0)}));
   EXPECT_EQ(lease.slot(1).size(), kTestObjectBytes);
   EXPECT_EQ(reserved(), 3U);
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "keys/object_key.h"
 #include "pool/pool.h"
@@ -22,6 +23,13 @@ struct Usage {
   std::uint16_t branches = 0;  // stores that went on behind this chunk
   std::uint8_t queue = 0;      // the policy's: which of its orders the object is in
   std::uint64_t last_use = 0;  // the policy's: its place in that order
+
+  // As far as the counter goes.
+  static void count(std::uint16_t& counter) {
+    if (counter < std::numeric_limits<std::uint16_t>::max()) {
+      ++counter;
+    }
+  }
 };
 
 struct Object;

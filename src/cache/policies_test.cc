@@ -39,7 +39,7 @@ class Objects {
     auto slot = cache_.pool().take(kTestAlign);
     LARDER_CHECK(slot.has_value());
     objects_.emplace_back(
-        keys::ObjectId{test_hash(++made_, 0), 0, 0}, &shelves_[tenant], std::move(*slot));
+        keys::ObjectId{test_hash(++made_, 0), 0}, &shelves_[tenant], std::move(*slot));
     return objects_.back();
   }
 

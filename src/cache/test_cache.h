@@ -72,6 +72,15 @@ inline std::vector<std::uint32_t> test_ranks(std::uint32_t world_size) {
   return ranks;
 }
 
+// As one engine needs them.
+inline std::vector<NeededSpace> needed(const std::vector<KeySpace>& spaces) {
+  std::vector<NeededSpace> all;
+  for (const KeySpace& space : spaces) {
+    all.push_back({space, std::nullopt, 0});
+  }
+  return all;
+}
+
 inline bool skip_none(const keys::ObjectId& /*id*/) {
   return false;
 }
@@ -135,7 +144,7 @@ class TestCache {
   std::size_t hit(const KeySpace& space,
                   std::span<const keys::ChunkHash> hashes,
                   const std::vector<std::uint32_t>& ranks = {keys::pack_kv_rank(1, 0)}) {
-    return index_.acquire_prefix({&space, 1}, hashes, ranks).chunks;
+    return index_.acquire_prefix(needed({space}), hashes, ranks).chunks;
   }
 
   // Whether the chunk is there, also behind a hole. A use of the prompt up to it.

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "handlers/handlers.h"
+#include "handlers/transfer.h"
 #include "keys/object_key.h"
 
 namespace larder::handlers {
@@ -38,21 +39,24 @@ std::vector<std::uint32_t> ranks_of(const protocol::Key& key, std::uint32_t worl
   return ranks;
 }
 
-// The layouts a hit must satisfy; empty when nothing may be promised.
-std::vector<cache::KeySpace> spaces_of(const Services& services, const protocol::Key& key) {
-  std::vector<cache::KeySpace> spaces;
-  sessions::RegisteredLayouts registered =
+// What a hit must satisfy; empty when nothing may be promised.
+std::vector<cache::NeededSpace> spaces_of(const Services& services, const protocol::Key& key) {
+  std::vector<cache::NeededSpace> spaces;
+  const sessions::RegisteredLayouts registered =
       services.instances.layouts_of(key.model_name, key.world_size);
   if (registered.refused) {
     return spaces;
   }
-  for (tensors::Layout& layout : registered.layouts) {
-    spaces.push_back(cache::KeySpace{key.model_name, key.cache_salt, std::move(layout)});
+  for (std::size_t reader = 0; reader < registered.layouts.size(); ++reader) {
+    const sessions::ObjectGroups& groups = registered.layouts[reader];
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      spaces.push_back({space_of(key, groups, group), groups[group].window_chunks, reader});
+    }
   }
   return spaces;
 }
 
-bool can_hit(const protocol::Key& key, const std::vector<cache::KeySpace>& spaces) {
+bool can_hit(const protocol::Key& key, const std::vector<cache::NeededSpace>& spaces) {
   return !spaces.empty() && key.tokens_hashable && key.world_size >= 1 &&
          key.world_size <= keys::kWorldSizeMax;
 }
@@ -69,7 +73,7 @@ Result<None> on_lookup(Services& services,
   const std::size_t chunk_tokens = services.settings.chunk_tokens;
   const std::span<const std::uint32_t> tokens = asked_tokens(key);
   const std::size_t requested_tokens = tokens.size() / chunk_tokens * chunk_tokens;
-  const std::vector<cache::KeySpace> spaces = spaces_of(services, key);
+  const std::vector<cache::NeededSpace> spaces = spaces_of(services, key);
   if (!can_hit(key, spaces)) {
     if (spaces.empty()) {
       log::debug("lookup of model {} with world size {}: no instance is registered",

@@ -55,14 +55,15 @@ Result<sessions::Registration> registration_of(
                                 static_cast<std::uint32_t>(request.world_size),
                                 request.block_size,
                                 request.use_mla,
-                                std::move(*layout),
+                                {{std::move(*layout), std::nullopt}},
                                 request.can_map_pool};
 }
 
 void report_registration(const Services& services,
                          std::uint64_t id,
                          const sessions::Registration& registration) {
-  const std::size_t bytes = *tensors::bytes_of(registration.layout);
+  const tensors::Layout& layout = registration.groups.front().layout;
+  const std::size_t bytes = *tensors::bytes_of(layout);
   const std::size_t chunks = services.pool.usage().configured_bytes / services.pool.rounded(bytes);
   log::info(
       "Registered non-GPU context for instance {} (model={}, world_size={}): objects of {} bytes "
@@ -72,7 +73,7 @@ void report_registration(const Services& services,
       registration.model_name,
       registration.world_size,
       bytes,
-      tensors::to_string(registration.layout),
+      tensors::to_string(layout),
       chunks,
       chunks * services.settings.chunk_tokens);
   if (chunks < kFewChunks) {

@@ -63,7 +63,7 @@ Result<Transfer> resolve_transfer(Services& services,
   transfer.worker = static_cast<std::uint32_t>(*key.worker_id);
   const std::uint32_t kv_rank =
       keys::pack_kv_rank(static_cast<std::uint32_t>(key.world_size), transfer.worker);
-  transfer.space = {key.model_name, key.cache_salt, transfer.instance->registration.layout};
+  transfer.space = space_of(key, transfer.instance->registration.groups, 0);
   transfer.key = {key.model_name, key.cache_salt, kv_rank, *range, {}};
   transfer.objects = {{}, range->begin, kv_rank};
   if (range->count() > 0) {
@@ -74,8 +74,14 @@ Result<Transfer> resolve_transfer(Services& services,
   return transfer;
 }
 
+cache::KeySpace space_of(const protocol::Key& key,
+                         const sessions::ObjectGroups& groups,
+                         std::size_t group) {
+  return {key.model_name, key.cache_salt, groups[group].layout, static_cast<std::uint32_t>(group)};
+}
+
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset) {
-  const tensors::Layout& layout = transfer.instance->registration.layout;
+  const tensors::Layout& layout = transfer.space.layout;
   return {offset, *tensors::bytes_of(layout), layout.shape, tensors::name_of(layout.dtype)};
 }
 

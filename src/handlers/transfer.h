@@ -31,6 +31,11 @@ Result<Transfer> resolve_transfer(Services& services,
                                   const protocol::Key& key,
                                   std::uint64_t instance_id);
 
+// Where one object group of an engine's chunks is kept.
+cache::KeySpace space_of(const protocol::Key& key,
+                         const sessions::ObjectGroups& groups,
+                         std::size_t group);
+
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset);
 
 }  // namespace larder::handlers

@@ -1,8 +1,8 @@
-// object_key.h - what names one stored chunk of one rank and group.
+// object_key.h - what names one stored chunk of one rank.
 //
-// The full key of the protocol is (chunk hash, model, kv_rank, object group, cache salt). All keys
-// of a request share model and salt, so they are split here: KeySpace is looked up once a request,
-// ObjectId once a chunk.
+// The full key of the protocol is (chunk hash, model, kv_rank, object group, cache salt). The keys of
+// a request share all but hash and rank, so they are split here: KeySpace is looked up once a request
+// and object group, ObjectId once a chunk.
 #pragma once
 
 #include <cstddef>
@@ -25,18 +25,17 @@ std::uint32_t world_size_of(std::uint32_t kv_rank);
 struct ObjectId {
   ChunkHash chunk_hash;
   std::uint32_t kv_rank = 0;
-  std::uint32_t object_group = 0;
 
   bool operator==(const ObjectId&) const = default;
 };
 
 struct ObjectIdHash {
-  // The chunk hash is uniform already; rank and group only separate the few objects that share it.
+  // The chunk hash is uniform already; the rank only separates the few objects that share it.
   std::size_t operator()(const ObjectId& id) const {
     std::uint64_t head = 0;
     std::memcpy(&head, id.chunk_hash.bytes.data(), sizeof(head));
     return static_cast<std::size_t>(
-        head ^ (0x9e3779b97f4a7c15ULL * (id.kv_rank + (std::uint64_t{id.object_group} << 32) + 1)));
+        head ^ (0x9e3779b97f4a7c15ULL * (std::uint64_t{id.kv_rank} + 1)));
   }
 };
 

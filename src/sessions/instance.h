@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cache/leases.h"
+#include "devices/device.h"
 #include "keys/token_hash.h"
 #include "sessions/ids.h"
 #include "sessions/quarantine.h"
@@ -26,13 +28,27 @@
 
 namespace larder::sessions {
 
+// What a chunk of an engine is stored as: an object for each of these.
+struct ObjectGroup {
+  tensors::Layout layout;
+  std::optional<std::uint32_t> window_chunks = std::nullopt;  // a hit needs only the last so many
+
+  bool operator==(const ObjectGroup&) const = default;
+};
+
+using ObjectGroups = std::vector<ObjectGroup>;
+
 struct Registration {
   std::string model_name;
   std::uint32_t world_size = 1;
   std::int64_t block_size = 0;  // tokens; for the status only
   bool use_mla = false;
-  tensors::Layout layout;    // of every object this instance stores or reads
+  ObjectGroups groups;       // one for an engine that copies its blocks itself
   bool can_map_pool = true;  // false: its release knows copy mode only
+
+  // The engine's KV tensors, when the server moves its blocks (STORE, RETRIEVE); nullptr when the
+  // engine does. Copies under way keep it beyond the registration.
+  std::shared_ptr<devices::EngineMemory> memory = nullptr;
 
   bool operator==(const Registration&) const = default;
 };

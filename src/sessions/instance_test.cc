@@ -57,7 +57,7 @@ class InstanceTest : public testing::Test {
   const cache::KeySpace space_ = cache::test_space();
   ManualClock clock_;
   Instance instance_{
-      InstanceId{1}, {"model", 1, 16, false, space_.layout}, kWorkerConnection, clock_.now()};
+      InstanceId{1}, {"model", 1, 16, false, {{space_.layout}}}, kWorkerConnection, clock_.now()};
 };
 
 TEST_F(InstanceTest, ACommitEndsItsStoreOnce) {
@@ -119,13 +119,13 @@ TEST_F(InstanceTest, AnOpenRetrieveHasNoTimeLimit) {
 
 TEST_F(InstanceTest, KnowsWhatItIsStoring) {
   open_store(1, "a");
-  EXPECT_TRUE(instance_.is_storing(space_, {cache::test_hash(1, 1), kRank, 0}));
-  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 2), kRank, 0}));
-  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 1), keys::pack_kv_rank(2, 0), 0}));
-  EXPECT_FALSE(instance_.is_storing(cache::test_space("model", "alice"),
-                                    {cache::test_hash(1, 1), kRank, 0}));
+  EXPECT_TRUE(instance_.is_storing(space_, {cache::test_hash(1, 1), kRank}));
+  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 2), kRank}));
+  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 1), keys::pack_kv_rank(2, 0)}));
+  EXPECT_FALSE(
+      instance_.is_storing(cache::test_space("model", "alice"), {cache::test_hash(1, 1), kRank}));
   close_store(1, "a");
-  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 1), kRank, 0}));
+  EXPECT_FALSE(instance_.is_storing(space_, {cache::test_hash(1, 1), kRank}));
 }
 
 TEST_F(InstanceTest, AStoreExpiresOnlyWhenOlderThanItsTime) {

@@ -260,10 +260,10 @@ std::vector<InstanceId> Instances::refused_ids() const {
 void Instances::count_layout(const Registration& registration) {
   auto& layouts = models_[{registration.model_name, registration.world_size}].layouts;
   const auto found = std::find_if(layouts.begin(), layouts.end(), [&](const auto& counted) {
-    return counted.first == registration.layout;
+    return counted.first == registration.groups;
   });
   if (found == layouts.end()) {
-    layouts.emplace_back(registration.layout, 1);
+    layouts.emplace_back(registration.groups, 1);
   } else {
     ++found->second;
   }
@@ -274,7 +274,7 @@ void Instances::uncount_layout(const Registration& registration) {
   LARDER_CHECK(model != models_.end());
   auto& layouts = model->second.layouts;
   const auto found = std::find_if(layouts.begin(), layouts.end(), [&](const auto& counted) {
-    return counted.first == registration.layout;
+    return counted.first == registration.groups;
   });
   LARDER_CHECK(found != layouts.end());
   if (--found->second == 0) {

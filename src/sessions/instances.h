@@ -42,8 +42,7 @@ struct InstanceLimits {
 
 // What a LOOKUP of (model, world size) has to satisfy.
 struct RegisteredLayouts {
-  std::vector<tensors::Layout>
-      layouts;           // distinct; a chunk counts only if it is stored in every one of them
+  std::vector<ObjectGroups> layouts;  // distinct; a chunk counts only if it can be read in each
   bool refused = false;  // an engine is registered that can retrieve nothing: nothing counts
 };
 
@@ -118,8 +117,7 @@ class Instances {
   using Map = std::unordered_map<InstanceId, std::shared_ptr<Instance>, IdHash>;
 
   struct ModelLayouts {
-    std::vector<std::pair<tensors::Layout, std::size_t>>
-        layouts;  // with the number of instances of each
+    std::vector<std::pair<ObjectGroups, std::size_t>> layouts;  // with the number of instances
     std::size_t refused = 0;
   };
 

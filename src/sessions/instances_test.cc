@@ -21,7 +21,7 @@ const std::uint32_t kRank = keys::pack_kv_rank(1, 0);
 class InstancesTest : public testing::Test {
  protected:
   static Registration registration(std::int64_t layers = 2, const std::string& model = "model") {
-    return {model, 1, 16, false, {tensors::Dtype::kUint8, {layers, 100}}};
+    return {model, 1, 16, false, {{{tensors::Dtype::kUint8, {layers, 100}}}}};
   }
 
   // Opens a store of two objects; the key's range tells stores apart.
@@ -288,7 +288,7 @@ TEST_F(InstancesTest, RegisteringWithOtherParametersMakesANewGeneration) {
   EXPECT_FALSE(commit(before)) << "what the old generation reserved never commits";
   EXPECT_FALSE(commit(after));
   ASSERT_EQ(layouts(), 1U);
-  EXPECT_EQ(instances_.layouts_of("model", 1).layouts.at(0), registration(3).layout);
+  EXPECT_EQ(instances_.layouts_of("model", 1).layouts.at(0), registration(3).groups);
 }
 
 TEST_F(InstancesTest, MemoryRestsWhenItsOwnerRegistersAgainAlsoWithoutTheOldConnection) {
@@ -357,7 +357,7 @@ TEST_F(InstancesTest, ALookupHasToSatisfyEveryLayoutOfTheModel) {
   EXPECT_EQ(layouts(), 2U);
   instances_.remove(InstanceId{3});
   ASSERT_EQ(layouts(), 1U);
-  EXPECT_EQ(instances_.layouts_of("model", 1).layouts.at(0), registration(2).layout);
+  EXPECT_EQ(instances_.layouts_of("model", 1).layouts.at(0), registration(2).groups);
   EXPECT_TRUE(instances_.layouts_of("model", 2).layouts.empty());
   EXPECT_FALSE(instances_.layouts_of("model", 1).refused);
 }

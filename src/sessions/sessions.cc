@@ -32,7 +32,10 @@ void Sessions::begin(ConnectionId connection, const std::string& request_id, Fin
   Session session;
   session.connection = connection;
   session.request_id = request_id;
-  session.units.assign(finding.prefix.lease.size(), finding.units);
+  session.units.resize(finding.prefix.lease.size());
+  for (std::size_t place = 0; place < session.units.size(); ++place) {
+    session.units[place] = finding.prefix.lease.holds(place) ? finding.units : 0;
+  }
   session.finding = std::move(finding);
   List gone;
   insert(std::move(session), gone);
@@ -292,23 +295,30 @@ std::optional<Sessions::Place> Sessions::find_owed(const Session& session,
                                                    const Reading& reading) const {
   const Finding& finding = session.finding;
   const std::size_t end = reading.hashes.size();
-  const auto space = std::find(finding.spaces.begin(), finding.spaces.end(), reading.space);
   const std::optional<std::size_t> rank = position_of(finding.content.kv_ranks, reading.kv_rank);
-  if (space == finding.spaces.end() || !rank.has_value() || end == 0 ||
-      end > finding.prefix.chunks) {
+  if (!rank.has_value() || end == 0 || end > finding.prefix.chunks) {
     return std::nullopt;
   }
   // One hash stands for all tokens before it.
   if (finding.prompt.hashes()[end - 1] != reading.hashes[end - 1]) {
     return std::nullopt;
   }
-  const Place place{static_cast<std::size_t>(space - finding.spaces.begin()), *rank};
-  for (std::size_t chunk = reading.first_chunk; chunk < end; ++chunk) {
-    if (session.units[place_of(finding, place.space, chunk, place.rank)] == 0) {
-      return std::nullopt;
+  for (std::size_t space = 0; space < finding.spaces.size(); ++space) {
+    if (finding.spaces[space].space == reading.space &&
+        owes(session, reading, Place{space, *rank})) {
+      return Place{space, *rank};
     }
   }
-  return place;
+  return std::nullopt;
+}
+
+bool Sessions::owes(const Session& session, const Reading& reading, Place place) const {
+  for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
+    if (session.units[place_of(session.finding, place.space, chunk, place.rank)] == 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 cache::ReadLease Sessions::share_from(const Session& session, const Reading& reading, Place place) {
@@ -325,10 +335,18 @@ void Sessions::spend(Session& session,
                      Place place,
                      cache::ReadLease& spent) {
   const Finding& finding = session.finding;
-  for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
-    for (std::size_t space = 0; space < finding.spaces.size(); ++space) {
-      // The reader's layout is known now, so its rank needs no promise in the others.
-      const std::uint32_t units = space == place.space ? 1 : finding.units;
+  // The reader is known by the space it reads, so its rank needs no promise in those of others. In
+  // one that two kinds of engine have it could be either.
+  const auto same_space = [&reading](const cache::NeededSpace& needed) {
+    return needed.space == reading.space;
+  };
+  const bool is_known =
+      std::count_if(finding.spaces.begin(), finding.spaces.end(), same_space) == 1;
+  const std::size_t reader = finding.spaces[place.space].reader;
+  for (std::size_t space = 0; space < finding.spaces.size(); ++space) {
+    const bool is_of_others = is_known && finding.spaces[space].reader != reader;
+    const std::uint32_t units = space == place.space ? 1 : is_of_others ? finding.units : 0;
+    for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
       give_back(session, place_of(finding, space, chunk, place.rank), units, spent);
     }
   }

@@ -45,9 +45,9 @@ struct SessionContent {
 struct Finding {
   SessionContent content;
   PromptView prompt;
-  std::vector<cache::KeySpace> spaces;  // one per registered layout
-  cache::PrefixLookup prefix;           // pins in the order [space][chunk][rank]
-  std::uint32_t units = 1;              // readers of each object
+  std::vector<cache::NeededSpace> spaces;  // of all layouts registered, each with its object groups
+  cache::PrefixLookup prefix;              // pins in the order [space][chunk][rank]
+  std::uint32_t units = 1;                 // readers of each object
 };
 
 // Which objects a worker is about to read.
@@ -62,7 +62,7 @@ struct Reading {
 struct Ended {
   SessionContent content;
   PromptView prompt;
-  std::vector<cache::KeySpace> spaces;
+  std::vector<cache::NeededSpace> spaces;
 };
 
 // For the operator.
@@ -166,6 +166,8 @@ class Sessions {
   void give_back(Session& session, std::size_t place, std::uint32_t units, cache::ReadLease& spent)
       LARDER_REQUIRES(mutex_);
   std::optional<Place> find_owed(const Session& session, const Reading& reading) const
+      LARDER_REQUIRES(mutex_);
+  bool owes(const Session& session, const Reading& reading, Place place) const
       LARDER_REQUIRES(mutex_);
   cache::ReadLease share_from(const Session& session, const Reading& reading, Place place)
       LARDER_REQUIRES(mutex_);

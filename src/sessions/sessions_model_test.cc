@@ -204,7 +204,7 @@ class LedgerRun {
     finding.content = {"model", "", kv_ranks(session.ranks)};
     finding.prompt = test_view(session.prompt, asked);
     for (const std::size_t space : session.spaces) {
-      finding.spaces.push_back(spaces_[space]);
+      finding.spaces.push_back({spaces_[space], std::nullopt, space});
     }
     finding.units = session.units_each;
     finding.prefix =

@@ -50,9 +50,9 @@ class SessionsTest : public testing::Test {
     std::uint32_t units = 1;
   };
 
-  void look_up(const Asked& asked) { look_up(asked, {space_}); }
+  void look_up(const Asked& asked) { look_up(asked, cache::needed({space_})); }
 
-  void look_up(const Asked& asked, const std::vector<cache::KeySpace>& spaces) {
+  void look_up(const Asked& asked, const std::vector<cache::NeededSpace>& spaces) {
     Finding finding;
     finding.content = content(asked.world_size);
     finding.prompt = test_view(asked.prompt, asked.chunks);
@@ -61,6 +61,15 @@ class SessionsTest : public testing::Test {
     finding.prefix =
         cache_->acquire_prefix(spaces, finding.prompt.hashes(), finding.content.kv_ranks);
     sessions_.begin(asked.connection, asked.request_id, std::move(finding));
+  }
+
+  static std::vector<cache::NeededSpace> of_different_engines(
+      const std::vector<cache::KeySpace>& spaces) {
+    std::vector<cache::NeededSpace> needed = cache::needed(spaces);
+    for (std::size_t i = 0; i < needed.size(); ++i) {
+      needed[i].reader = i;
+    }
+    return needed;
   }
 
   static SessionContent content(std::uint32_t world_size, const std::string& salt = "") {
@@ -256,7 +265,7 @@ TEST_F(SessionsTest, FreeCoversAllRanksAndLayouts) {
       store(space, 1, 3, rank);
     }
   }
-  look_up({.world_size = 2}, spaces);
+  look_up({.world_size = 2}, of_different_engines(spaces));
   EXPECT_EQ(pinned(), 12U);
   free({0, 2}, 1, 2);
   EXPECT_EQ(pinned(), 4U);
@@ -384,7 +393,7 @@ TEST_F(SessionsTest, LayoutsOfOtherEnginesAreGivenUpAtTheFirstTake) {
     store(spaces[0], 1, 4, rank);
     store(spaces[1], 1, 4, rank);
   }
-  look_up({.world_size = 2, .units = 2}, spaces);
+  look_up({.world_size = 2, .units = 2}, of_different_engines(spaces));
   EXPECT_EQ(query(), 4);
   EXPECT_EQ(pinned(), 16U);
   EXPECT_TRUE(take({.world_size = 2}, spaces[1]).has_value());
@@ -394,6 +403,35 @@ TEST_F(SessionsTest, LayoutsOfOtherEnginesAreGivenUpAtTheFirstTake) {
   EXPECT_EQ(pinned(), 8U);
   EXPECT_TRUE(take({.world_size = 2, .worker = 1}, spaces[1]).has_value());
   EXPECT_EQ(pinned(), 4U);
+}
+
+// A model with sliding windows: the groups of one engine are read one after the other, and taking
+// one leaves the promise of the other alone.
+TEST_F(SessionsTest, TheGroupsOfOneEngineAreOwedEach) {
+  cache::KeySpace sliding = space_;
+  sliding.object_group = 1;
+  store(space_, 1, 4, keys::pack_kv_rank(1, 0));
+  store(sliding, 1, 4, keys::pack_kv_rank(1, 0));
+  look_up({}, {{space_, std::nullopt, 0}, {sliding, 2, 0}});
+  EXPECT_EQ(query(), 4);
+  EXPECT_EQ(pinned(), 6U) << "four of the full group, two of the window";
+  EXPECT_TRUE(take({}, space_).has_value());
+  EXPECT_EQ(pinned(), 2U);
+  EXPECT_FALSE(take({}, sliding).has_value()) << "chunks before the window were not promised";
+  EXPECT_TRUE(take({.chunks = {2, 4}}, sliding).has_value());
+  EXPECT_EQ(pinned(), 0U);
+}
+
+TEST_F(SessionsTest, FreeingAWindowsPrefixFreesWhatWasPinned) {
+  cache::KeySpace sliding = space_;
+  sliding.object_group = 1;
+  store(space_, 1, 4, keys::pack_kv_rank(1, 0));
+  store(sliding, 1, 4, keys::pack_kv_rank(1, 0));
+  look_up({}, {{space_, std::nullopt, 0}, {sliding, 2, 0}});
+  free({0, 3});
+  EXPECT_EQ(pinned(), 2U);
+  free({0, 4});
+  EXPECT_EQ(pinned(), 0U);
 }
 
 // Ends.
@@ -406,7 +444,8 @@ TEST_F(SessionsTest, TheEndGivesBackWhatIsOwedAndTellsWhatWasUsed) {
   ASSERT_TRUE(ended.has_value());
   EXPECT_EQ(ended->prompt.chunk_count(), 4U);
   EXPECT_EQ(ended->content.model_name, "model");
-  EXPECT_EQ(ended->spaces, std::vector<cache::KeySpace>{space_});
+  ASSERT_EQ(ended->spaces.size(), 1U);
+  EXPECT_EQ(ended->spaces[0].space, space_);
   EXPECT_EQ(pinned(), 1U) << "a transfer that is under way keeps its pin";
   EXPECT_TRUE(cache::has_pattern(reading->bytes(0), 1));
   EXPECT_FALSE(sessions_.end(kScheduler, "a").has_value());

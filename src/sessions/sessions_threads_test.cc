@@ -60,7 +60,7 @@ class Engine {
     if (!shop_.instances.ping(InstanceId{number_}, worker_) ||
         shop_.instances.find(InstanceId{number_}, worker_) == nullptr) {
       shop_.instances.add(
-          InstanceId{number_}, {"model", 1, 16, false, shop_.space.layout}, worker_);
+          InstanceId{number_}, {"model", 1, 16, false, {{shop_.space.layout}}}, worker_);
     }
     if (hit > 0) {
       retrieve(request_id, view.hashes().first(hit), prompt);
@@ -75,7 +75,7 @@ class Engine {
     Finding finding;
     finding.content = {"model", "", {kRank}};
     finding.prompt = view;
-    finding.spaces = {shop_.space};
+    finding.spaces = cache::needed({shop_.space});
     finding.prefix =
         shop_.cache->acquire_prefix(finding.spaces, view.hashes(), finding.content.kv_ranks);
     const std::size_t hit = finding.prefix.chunks;
