@@ -41,6 +41,7 @@ struct KeySpaceHash {
     for (const std::int64_t dimension : space.layout.shape) {
       mix(static_cast<std::size_t>(dimension));
     }
+    mix(std::hash<std::string>()(space.layout.pieces));
     return hash;
   }
 };

@@ -31,6 +31,9 @@ std::string to_string(const Layout& layout) {
     text += std::to_string(layout.shape[i]);
   }
   text += ']';
+  if (!layout.pieces.empty()) {
+    text += " = " + layout.pieces;
+  }
   return text;
 }
 

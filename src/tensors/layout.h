@@ -1,6 +1,7 @@
-// layout.h - dtype and shape of one stored object: what its bytes mean.
+// layout.h - what the bytes of one stored object mean: dtype and shape, or what it is made of.
 //
-// Objects are row-major and contiguous. Two layouts are the same only if dtype and every dimension
+// Objects are contiguous: one row-major tensor, or several things one after the other, which then
+// are named by `pieces`. Two layouts are the same only if dtype, every dimension and the pieces
 // agree; objects of different layouts never stand in for each other, whatever their keys say.
 #pragma once
 
@@ -20,6 +21,10 @@ struct Layout {
   Dtype dtype{};
   std::vector<std::int64_t> shape;  // every dimension >= 1
 
+  // "": one tensor. Else dtype and shape are uint8[bytes], and this says what is in them, in order,
+  // e.g. "bfloat16[2, 32, 256, 8, 128] + uint8[1, 8, 256, 1, 64]".
+  std::string pieces = {};
+
   bool operator==(const Layout&) const = default;
 };
 
@@ -27,7 +32,7 @@ struct Layout {
 // dimension below 1; kTooLarge when the product leaves 62 bits.
 Result<std::size_t> bytes_of(const Layout& layout);
 
-// For logs: "bfloat16[2, 32, 256, 1024]".
+// For logs: "bfloat16[2, 32, 256, 1024]", and with pieces "uint8[4096] = bfloat16[...] + ...".
 std::string to_string(const Layout& layout);
 
 }  // namespace larder::tensors

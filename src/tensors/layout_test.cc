@@ -84,9 +84,20 @@ TEST(Layout, ComparesDtypeAndEveryDimension) {
   EXPECT_NE(layout, (Layout{Dtype::kFloat16, {6}}));
 }
 
+TEST(Layout, ThatIsMadeOfPiecesDiffersFromOneTensorAndFromOtherPieces) {
+  const Layout tensor{Dtype::kUint8, {64}};
+  const Layout pieces{Dtype::kUint8, {64}, "bfloat16[1, 1, 4, 1, 8]"};
+  EXPECT_NE(tensor, pieces);
+  EXPECT_NE(pieces, (Layout{Dtype::kUint8, {64}, "float16[1, 1, 4, 1, 8]"}));
+  EXPECT_EQ(pieces, (Layout{Dtype::kUint8, {64}, "bfloat16[1, 1, 4, 1, 8]"}));
+  EXPECT_EQ(bytes_of(pieces).value(), 64U);
+}
+
 TEST(Layout, PrintsItselfForLogs) {
   EXPECT_EQ(to_string(Layout{Dtype::kBfloat16, {2, 32, 256, 1024}}), "bfloat16[2, 32, 256, 1024]");
   EXPECT_EQ(to_string(Layout{Dtype::kUint8, {}}), "uint8[]");
+  EXPECT_EQ(to_string(Layout{Dtype::kUint8, {8}, "float16[4] + uint8[4]"}),
+            "uint8[8] = float16[4] + uint8[4]");
 }
 
 }  // namespace
