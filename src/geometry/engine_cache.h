@@ -38,7 +38,8 @@ Result<std::size_t> storage_bytes(const EngineTensor& tensor, std::int64_t stora
 enum class EngineType : std::uint8_t { kVllm, kSglang, kTrtllm, kMock, kAtom };
 
 struct LayoutHints {
-  std::string kv_layout;  // "NHD", "HND", "BLHNC", "BLNHC"; "" when absent
+  std::string kv_layout;       // "NHD", "HND", "BLHNC", "BLNHC"; "" when absent
+  std::string kv_list_layout;  // SGLang from 0.5.5 on: "k_v", "unified"; "" when absent
   std::optional<std::int64_t> kv_heads;
   std::optional<std::int64_t> tokens_per_block;
   std::optional<std::int64_t> head_size;
@@ -76,14 +77,14 @@ struct KernelGroup {
   std::uint64_t blocks = 0;       // valid ids are [0, blocks)
   std::uint32_t block_slots = 0;  // rows of a block
   std::uint32_t heads = 0;
-  std::uint32_t head_size = 0;  // values; fused formats: of K and V together
-  std::uint64_t block_step =
-      0;  // elements from one block to the next, for formats that allow padding
+  std::uint32_t head_size = 0;   // values; fused formats: of K and V together
+  std::uint64_t block_step = 0;  // elements from one block to the next where the format allows
+                                 // padding (3 and 12 to 14), else 0
   std::int64_t engine_group_id = 0;
   std::vector<std::uint32_t> layer_indices;
   std::vector<std::uint32_t> tensors;  // index of the tensor behind each base pointer: one a layer,
                                        // one in all (0, 8), or all K then all V (9)
-  std::uint32_t tokens_per_block = 0;          // what one block id stands for
+  std::uint32_t tokens_per_block = 0;  // what one block id stands for
   std::optional<std::uint32_t> window_tokens;  // sliding window
 
   // Of one chunk.
@@ -100,8 +101,8 @@ struct KernelGroup {
 struct ObjectGroup {
   std::vector<std::uint32_t> kernel_groups;
   std::optional<std::uint32_t> window_chunks;  // a hit needs only the last so many chunks
-  tensors::Layout
-      layout;  // of an object; never equal to that of an engine that copies its blocks itself
+  bool may_be_vacant = false;  // its chunks may name blocks that hold nothing (uses_block())
+  tensors::Layout layout;      // of an object; never that of an engine that copies its own blocks
 };
 
 struct CachePlan {
