@@ -4,6 +4,7 @@
 Files that a fuzzer found have other names (found_*) and are kept.
 """
 
+import json
 import pathlib
 import pickle
 import shutil
@@ -12,6 +13,7 @@ import msgspec
 
 HERE = pathlib.Path(__file__).parent
 TENSOR_PICKLES = HERE.parent / "tests" / "fixtures" / "tensor_pickles"
+DEVICE_VECTORS = HERE.parent / "tests" / "fixtures" / "device_vectors.json"
 CONVERSATIONS = HERE.parent / "tests" / "fixtures" / "zmtp_conversations.txt"
 
 
@@ -67,6 +69,27 @@ def make_pickles():
     (folder("tensor_pickle") / "empty_list").write_bytes(b"\x80\x04].")
 
 
+def make_shared_tensors():
+    """Recorded handles behind a byte that chooses how the tensor is registered."""
+    vectors = json.loads(DEVICE_VECTORS.read_text())
+    for number, handle in enumerate(vectors["handles"]):
+        (folder("shared_tensor") / f"pickle_{number}").write_bytes(b"\x00" + bytes.fromhex(handle["pickle"]))
+    for handle in vectors["handle_maps"]:
+        (folder("shared_tensor") / f"map_{handle['name']}").write_bytes(b"\x00" + bytes.fromhex(handle["map"]))
+    shapes = {"latent": (9, 16, 8), "indexer": (9, 16, 132), "fused": (9, 4, 16, 8), "planes": (2, 9, 16, 4, 8), "pool": (9, 2, 2, 24),
+              "padded": (9, 16, 8)}  # fmt: skip
+    for name, shape in shapes.items():
+        stride = [1]
+        for size in reversed(shape[1:]):
+            stride.insert(0, stride[0] * size)
+        if name == "padded":
+            stride[0] += 40
+        metadata = {"dtype": "uint8", "shape": shape, "stride": stride, "storage_offset": 3, "device_uuid": "cpu"}
+        handle = {"type": "cpu_shm", "shm_name": "/lmcache_kv_1_0", "nbytes": 20000, "version": 1, "metadata": metadata}
+        choice = {"pool": 2, "fused": 40}.get(name, 10)
+        (folder("shared_tensor") / name).write_bytes(bytes([choice]) + msgspec.msgpack.encode(handle))
+
+
 def make_zmtp():
     """Some recorded conversations behind a byte that cuts them into pieces of 64, limit a MiB."""
     chosen = ("dealer_one_request", "dealer_254_255_256_257", "dealer_explicit_identity", "req_peer", "client_heartbeats",
@@ -88,3 +111,4 @@ if __name__ == "__main__":
     make_zmtp()
     make_msgpack()
     make_pickles()
+    make_shared_tensors()

@@ -2,9 +2,9 @@
 //
 // EngineMemory is one registration's mapped tensors. start() begins the copies of one STORE or
 // RETRIEVE; `done` is called exactly once: before start() returns on the host, on the backend's
-// completion thread on CUDA. Nobody may use a copy's bytes before that. A copy keeps the
-// EngineMemory it works on alive, so a registration that is replaced or reaped is unmapped after
-// its last copy.
+// completion thread on CUDA. Nobody may use a copy's bytes before that. `done` owns what a copy
+// needs until then, the EngineMemory included: so a registration that is replaced or reaped is
+// unmapped after its last copy.
 //
 // Thread-safe: any transfer worker, several at once.
 #pragma once
@@ -14,11 +14,12 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "devices/tensor_handle.h"
+#include "devices/shared_tensor.h"
 #include "geometry/block_lists.h"
 #include "geometry/copy_runs.h"
 #include "geometry/engine_cache.h"
@@ -32,8 +33,8 @@ using EventHandle = std::vector<std::byte>;
 
 struct ObjectCopy {
   std::uint32_t object_group = 0;
-  std::size_t chunk = 0;       // counted from the request's first
-  std::span<std::byte> bytes;  // in the pool; only read in a RETRIEVE
+  std::size_t chunk = 0;             // counted from the request's first
+  std::span<const std::byte> bytes;  // in the pool; a STORE writes them
 };
 
 struct CopyJob {
@@ -42,16 +43,19 @@ struct CopyJob {
   std::vector<ObjectCopy> objects;       // kept in place by what `done` owns
   std::vector<std::size_t> skipped_ids;  // RETRIEVE: of each kernel group, counted over the
                                          // request's chunks (ids_to_skip()); empty: none
-  EventHandle engine_event;  // wait for it before the first byte is touched
+  EventHandle engine_event;              // wait for it before the first byte is touched
   std::function<void(bool copied)> done;
 };
 
 class EngineMemory {
  public:
-  EngineMemory() = default;
+  explicit EngineMemory(geometry::CachePlan plan) : plan_(std::move(plan)) {}
+
   EngineMemory(const EngineMemory&) = delete;
   EngineMemory& operator=(const EngineMemory&) = delete;
   virtual ~EngineMemory() = default;  // unmaps
+
+  const geometry::CachePlan& plan() const { return plan_; }
 
   struct Started {
     bool started = false;  // false: nothing was copied, and done(false) has been called
@@ -64,6 +68,9 @@ class EngineMemory {
   virtual EventHandle completed_event() = 0;
 
   virtual std::string_view device_name() const = 0;  // "cpu", "cuda:0"; for logs and status
+
+ private:
+  const geometry::CachePlan plan_;
 };
 
 // The runs of one object of a job, over all kernel groups of its object group.

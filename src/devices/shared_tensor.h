@@ -1,4 +1,4 @@
-// tensor_handle.h - one tensor of an engine's KV cache, as its registration hands it over.
+// shared_tensor.h - one tensor of an engine's KV cache, as its registration hands it over.
 //
 // Up to 0.5.5 the handle is a Python pickle of one of LMCache's wrapper classes, from 0.5.6 on a
 // tagged msgpack map; the first byte tells. The pickle is read by the closed-world reader
@@ -37,7 +37,7 @@ struct StorageCounter {
 };
 
 struct CudaMemoryHandle {
-  IpcHandle block{};               // of a whole allocation
+  IpcHandle block{};               // of a whole allocation; unused when storage_bytes is 0
   std::uint64_t block_offset = 0;  // bytes to the storage
   std::uint64_t storage_bytes = 0;
   std::optional<StorageCounter> counter;
@@ -47,12 +47,13 @@ struct CudaMemoryHandle {
 struct TensorHandle {
   geometry::EngineTensor tensor;
   std::int64_t storage_offset = 0;  // elements from the storage's start to the first element
-  std::string device_uuid;          // "cpu", or 8-4-4-4-12 hex digits
+  std::string device_uuid;          // "cpu", or 8-4-4-4-12 hex digits in lower case
   std::variant<SharedSegmentHandle, CudaMemoryHandle> memory;
 };
 
-// kMalformed: does not decode. kUnsupported: a kind of memory that is not served (the detail names
-// it). kInvalid: sizes that contradict each other, e.g. a view that leaves its storage.
+// kMalformed: does not decode. kUnsupported: a kind of memory or a dtype that is not served (the
+// detail names it). kInvalid: sizes that contradict each other, e.g. a view that leaves its
+// storage, or names that are none. kTooLarge: beyond the limits.
 Result<TensorHandle> read_tensor_handle(std::span<const std::byte> body);
 
 }  // namespace larder::devices

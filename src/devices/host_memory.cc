@@ -1,0 +1,135 @@
+#include "devices/host_memory.h"
+
+#include <cstring>
+#include <variant>
+
+#include "tensors/dtype.h"
+
+namespace larder::devices {
+namespace {
+
+std::byte* pointer_to(std::uint64_t address) {
+  // Runs carry numbers, as device memory cannot be pointed into; these are of this process.
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::uint64_t address_of(const std::byte* pointer) {
+  return reinterpret_cast<std::uint64_t>(pointer);
+}
+
+struct Piece {
+  std::byte* to;
+  const std::byte* from;
+  std::size_t to_stride;
+  std::size_t from_stride;
+};
+
+// A size that the compiler knows makes a head's few hundred bytes a handful of instructions.
+template <std::size_t kBytes>
+void copy_rows(Piece piece, std::uint32_t rows) {
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    std::memcpy(piece.to, piece.from, kBytes);
+    piece.to += piece.to_stride;
+    piece.from += piece.from_stride;
+  }
+}
+
+void copy_rows(Piece piece, std::uint32_t rows, std::size_t bytes) {
+  switch (bytes) {
+    case 64:
+      return copy_rows<64>(piece, rows);
+    case 128:
+      return copy_rows<128>(piece, rows);
+    case 256:
+      return copy_rows<256>(piece, rows);
+    case 512:
+      return copy_rows<512>(piece, rows);
+    default:
+      for (std::uint32_t row = 0; row < rows; ++row) {
+        std::memcpy(piece.to, piece.from, bytes);
+        piece.to += piece.to_stride;
+        piece.from += piece.from_stride;
+      }
+  }
+}
+
+std::vector<MappedRange> ranges_of(const std::vector<SharedSegment>& segments) {
+  std::vector<MappedRange> ranges;
+  for (const SharedSegment& segment : segments) {
+    ranges.push_back(segment.range());
+  }
+  return ranges;
+}
+
+}  // namespace
+
+EventHandle host_event() {
+  EventHandle event(kHostEvent.size());
+  std::memcpy(event.data(), kHostEvent.data(), kHostEvent.size());
+  return event;
+}
+
+Result<std::shared_ptr<EngineMemory>> HostMemory::map(std::span<const TensorHandle> handles,
+                                                      geometry::CachePlan plan,
+                                                      CopyCrew& crew) {
+  std::vector<SharedSegment> segments;
+  std::vector<std::uint64_t> bases;
+  for (const TensorHandle& handle : handles) {
+    const auto& memory = std::get<SharedSegmentHandle>(handle.memory);
+    if (memory.bytes == 0) {
+      bases.push_back(0);
+      continue;
+    }
+    Result<SharedSegment> segment = SharedSegment::map(memory.name, memory.bytes);
+    if (!segment) {
+      return segment.error();
+    }
+    const std::size_t offset =
+        static_cast<std::size_t>(handle.storage_offset) * tensors::item_bytes(handle.tensor.dtype);
+    bases.push_back(address_of(segment->range().base) + offset);
+    segments.push_back(std::move(*segment));
+  }
+  return std::shared_ptr<EngineMemory>(
+      new HostMemory(std::move(plan), std::move(segments), std::move(bases), crew));
+}
+
+HostMemory::HostMemory(geometry::CachePlan plan,
+                       std::vector<SharedSegment> segments,
+                       std::vector<std::uint64_t> bases,
+                       CopyCrew& crew)
+    : EngineMemory(std::move(plan)),
+      segments_(std::move(segments)),
+      bases_(std::move(bases)),
+      ranges_(ranges_of(segments_)),
+      crew_(crew) {}
+
+EngineMemory::Started HostMemory::start(CopyJob job) {
+  crew_.run(job.objects.size(), [this, &job](std::size_t i) { copy(job, job.objects[i]); });
+  const bool copied = !ranges_.is_broken();
+  job.done(copied);
+  return {copied, host_event()};
+}
+
+void HostMemory::copy(const CopyJob& job, const ObjectCopy& object) {
+  std::vector<geometry::CopyRun> runs;
+  append_object_runs(plan(), bases_, job, object, runs);
+  const FaultGuard guard(ranges_);
+  copy_runs(runs, job.direction);
+}
+
+void copy_runs(std::span<const geometry::CopyRun> runs, Direction direction) {
+  for (const geometry::CopyRun& run : runs) {
+    std::byte* const engine = pointer_to(run.engine);
+    std::byte* const object = pointer_to(run.object);
+    const Piece piece = direction == Direction::kStore
+                            ? Piece{object, engine, run.object_stride, run.engine_stride}
+                            : Piece{engine, object, run.engine_stride, run.object_stride};
+    if (run.rows == 1) {
+      std::memcpy(piece.to, piece.from, run.bytes);
+    } else {
+      copy_rows(piece, run.rows, run.bytes);
+    }
+  }
+}
+
+}  // namespace larder::devices
