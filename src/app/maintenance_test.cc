@@ -158,8 +158,9 @@ TEST_F(MaintenanceTest, EndsSessionsWhoseLocksRanOut) {
 TEST_F(MaintenanceTest, ReapsSilentInstancesAndFreesTheirMemoryInTime) {
   Parts parts(64);
   const auto space = cache::test_space();
-  parts.instances.add(
-      sessions::InstanceId{1}, {"model", 1, 16, false, {{space.layout}}}, sessions::kWorkerConnection);
+  parts.instances.add(sessions::InstanceId{1},
+                      {"model", 1, 16, false, {{space.layout}}},
+                      sessions::kWorkerConnection);
   parts.instances.ping(sessions::InstanceId{1}, sessions::kWorkerConnection);
   auto lease = parts.cache.reserve(space, cache::test_prompt(1, 2));
   ASSERT_TRUE(parts.instances.find(sessions::InstanceId{1}, sessions::kWorkerConnection)

@@ -110,6 +110,11 @@ transport::ServerConfig transport_config(const config::Config& config) {
   return transport;
 }
 
+// A copy of a large request is a few megabytes for each; beyond a handful the memory is the limit.
+std::size_t copy_helpers() {
+  return std::clamp<std::size_t>(processors() / 2, 1, 4);
+}
+
 int exit_code_of(const Error& error) {
   return error.code == Code::kBusy ? kExitPortBusy : kExitFailure;
 }
@@ -138,19 +143,29 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
     : config_(config),
       settings_{config.chunk_tokens,
                 config.transfer_mode != config::TransferMode::kLmcacheDriven,
+                config.transfer_mode != config::TransferMode::kEngineDriven,
+                config.separate_object_groups,
                 protocol::release_of_version(config.default_release)},
       pool_(std::move(pool)),
       index_(*pool_,
              cache::make_eviction_policy(config.eviction_policy),
              metrics_,
              config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll),
+      devices_(copy_helpers()),
       quarantine_(clock_),
       instances_(instance_limits(config), quarantine_, clock_),
       sessions_(index_, session_limits(config), clock_),
       prompts_(config.chunk_tokens, config::kPromptHashTokensMax, clock_),
       request_metrics_(metrics_, clock_),
-      services_{
-          settings_, clock_, *pool_, index_, instances_, sessions_, prompts_, request_metrics_},
+      services_{settings_,
+                clock_,
+                *pool_,
+                devices_,
+                index_,
+                instances_,
+                sessions_,
+                prompts_,
+                request_metrics_},
       dialects_(settings_.default_release, metrics_, clock_),
       dispatch_(services_, dialects_),
       maintenance_(maintenance_plan(config),

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "cache/cache_index.h"
 #include "config/config.h"
+#include "devices/devices.h"
 #include "handlers/dialects.h"
 #include "handlers/dispatch.h"
 #include "handlers/request_metrics.h"
@@ -60,6 +61,7 @@ class Server {
   std::unique_ptr<pool::Pool> pool_;
   metrics::Registry metrics_;
   cache::CacheIndex index_;
+  devices::Devices devices_;  // its copies under way hold leases of the index
   sessions::Quarantine quarantine_;
   sessions::Instances instances_;
   sessions::Sessions sessions_;

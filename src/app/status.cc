@@ -52,6 +52,71 @@ std::string kind_name(sessions::ClientKind kind) {
   return "unknown";
 }
 
+Json kernel_group(const geometry::KernelGroup& group, std::size_t index) {
+  return Json{
+      {"kernel_group_idx", index},
+      {"engine_group_idx", group.engine_group_id},
+      {"object_group_idx", group.object_group},
+      {"num_layers", group.layer_indices.size()},
+      {"layer_indices", group.layer_indices},
+      {"tokens_per_block", group.tokens_per_block},
+      {"slots_per_block", group.block_slots},
+      {"dtype", "torch." + std::string(tensors::name_of(group.dtype))},
+      {"is_mla", group.format == geometry::KvFormat::kNlXNbBsHs},
+      {"engine_kv_format", geometry::name_of(group.format)},
+  };
+}
+
+// As `lmcache describe kvcache` reads it; its numbers are of all kernel groups together.
+Json kv_cache_layout(const geometry::CachePlan& plan) {
+  std::size_t layers = 0;
+  std::size_t token_bytes = 0;
+  Json groups = Json::array();
+  for (const geometry::KernelGroup& group : plan.kernel_groups) {
+    layers += group.layer_indices.size();
+    token_bytes +=
+        group.object_bytes / group.slots_per_object * group.block_slots / group.tokens_per_block;
+    groups.push_back(kernel_group(group, groups.size()));
+  }
+  return Json{
+      {"num_layers", layers},
+      {"num_blocks", plan.kernel_groups.front().blocks},
+      {"cache_size_per_token", token_bytes},
+      {"kernel_groups", std::move(groups)},
+  };
+}
+
+// Of engines whose memory the server reads, and of those that copy their blocks themselves.
+struct RegisteredEngines {
+  Json memory_ids = Json::array();
+  Json memory_meta = Json::object();
+  Json own_ids = Json::array();
+  Json own_meta = Json::object();
+};
+
+RegisteredEngines registered_engines(const StatusFacts& facts) {
+  RegisteredEngines engines;
+  for (const sessions::InstanceStatus& instance : facts.instances) {
+    const auto id = static_cast<std::uint64_t>(instance.id);
+    const sessions::Registration& registration = instance.registration;
+    Json meta{{"model_name", registration.model_name}, {"world_size", registration.world_size}};
+    if (registration.memory != nullptr) {
+      meta["device"] = registration.memory->device_name();
+      meta["kv_cache_layout"] = kv_cache_layout(registration.memory->plan());
+      engines.memory_ids.push_back(id);
+      engines.memory_meta[std::to_string(id)] = std::move(meta);
+    } else {
+      meta["block_size"] = registration.block_size;
+      meta["use_mla"] = registration.use_mla;
+      meta["layout"] = tensors::to_string(registration.groups.front().layout);
+      meta["transfer"] = kind_name(instance.kind);
+      engines.own_ids.push_back(id);
+      engines.own_meta[std::to_string(id)] = std::move(meta);
+    }
+  }
+  return engines;
+}
+
 // Who is connected, from where, and which release it speaks.
 Json client_connections(const StatusFacts& facts) {
   std::unordered_map<std::uint64_t, const handlers::ConnectionStatus*> dialects;
@@ -77,20 +142,7 @@ Json client_connections(const StatusFacts& facts) {
 std::string render_status(const config::Config& config, const StatusFacts& facts) {
   const Json eviction = eviction_controller(config, facts);
   const bool healthy = facts.maintenance_alive && !facts.growth_failed;
-  Json ids = Json::array();
-  Json meta = Json::object();
-  for (const sessions::InstanceStatus& instance : facts.instances) {
-    const auto id = static_cast<std::uint64_t>(instance.id);
-    ids.push_back(id);
-    meta[std::to_string(id)] = Json{
-        {"model_name", instance.registration.model_name},
-        {"world_size", instance.registration.world_size},
-        {"block_size", instance.registration.block_size},
-        {"use_mla", instance.registration.use_mla},
-        {"layout", tensors::to_string(instance.registration.groups.front().layout)},
-        {"transfer", kind_name(instance.kind)},
-    };
-  }
+  const RegisteredEngines engines = registered_engines(facts);
   Json refused = Json::array();
   for (const sessions::InstanceId id : facts.refused) {
     refused.push_back(static_cast<std::uint64_t>(id));
@@ -118,10 +170,10 @@ std::string render_status(const config::Config& config, const StatusFacts& facts
            {"registration_grace_seconds", config.registration_grace_seconds},
            {"tracked_instances", facts.instances.size()},
        }},
-      {"registered_gpu_ids", Json::array()},
-      {"cache_context_meta", Json::object()},
-      {"registered_non_cuda_instance_ids", ids},
-      {"non_cuda_context_meta", meta},
+      {"registered_gpu_ids", engines.memory_ids},
+      {"cache_context_meta", engines.memory_meta},
+      {"registered_non_cuda_instance_ids", engines.own_ids},
+      {"non_cuda_context_meta", engines.own_meta},
       {"refused_instance_ids", refused},
       {"instance_id", config.instance_id},
       {"connections", facts.connections},

@@ -359,7 +359,7 @@ TEST(Arguments, AnUnambiguousPrefixIsTheFlag) {
 TEST(Arguments, APrefixThatNamedOneFlagIn052StillDoes) {
   // 0.5.6 added --l1-use-hugepages and --session-ttl-seconds.
   EXPECT_EQ(serve({"--l1-use"}).action, Outcome::Action::kServe);
-  EXPECT_THAT(serve({"--no-se"}).notices, Contains(StartsWith("--no-separate-object-groups ")));
+  EXPECT_FALSE(config_of({"--no-se"}).separate_object_groups);
   EXPECT_EQ(serve({"--session", "600"}).action, Outcome::Action::kServe);
 }
 

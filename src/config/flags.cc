@@ -179,8 +179,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "larder has no CacheBlend yet; leave it out"},
     {"enable-blend-reorder", kSwitch, "", "", kEngine, k056, kRefused,
      "larder has no CacheBlend yet; leave it out"},
-    {"separate-object-groups", kPair, "true", "", kEngine, k052, kNoEffect,
-     "an engine that copies its own blocks stores one object for each chunk and rank"},
+    {"separate-object-groups", kPair, "true", "", kEngine, k052, kSupported,
+     "Layers with different sliding windows are stored as objects of their own, so that a hit takes "
+     "only the window of each; off: one object a chunk. Applies to engines whose blocks the server "
+     "copies."},
     {"null-block-id", kInteger, "0", "", kEngine, k056, kRefused,
      "larder knows only block 0 as the empty one; leave it out"},
     {"transport", kText, "zmq", "zmq|grpc", kEngine, k056, kRefused,

@@ -378,6 +378,9 @@ class Settler {
                              : name == "lmcache_driven" ? TransferMode::kLmcacheDriven
                                                         : TransferMode::kAuto;
     }
+    if (const Given* separate = given("separate-object-groups")) {
+      config.separate_object_groups = separate->on;
+    }
     if (const Given* release = given("default-release")) {
       config.default_release = release->words.front();
     }

@@ -44,6 +44,7 @@ Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
 Result<None> on_unregister_engine_driven(Services&,
                                          const Caller&,
                                          const protocol::InstanceRequest&);
+// register_kv_cache.cc
 Result<None> on_register_kv_cache(Services&,
                                   const Caller&,
                                   const protocol::RegisterKvCacheRequest&);
@@ -85,8 +86,9 @@ Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(Services&,
                                                               const protocol::TransferRequest&);
 Result<bool> on_commit_retrieve(Services&, const Caller&, const protocol::TransferRequest&);
 
-// unserved.cc: known, answered, not served.
+// block_transfers.cc
 Result<protocol::EventResult> on_store(Services&, const Caller&, const protocol::StoreRequest&);
+Result<protocol::EventResult> on_store_q(Services&, const Caller&, const protocol::StoreRequest&);
 Result<protocol::EventResult> on_retrieve(Services&,
                                           const Caller&,
                                           const protocol::RetrieveRequest&);

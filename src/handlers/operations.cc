@@ -25,11 +25,11 @@ Result<Reply> on_unserved(Services&, const Caller&, const Request&) {
 // clang-format off
 constexpr auto kOperations = std::to_array<Operation>({
     //                                                                                          0.4.5  0.4.6  0.4.7  0.5.0-1 0.5.2  0.5.3-4 0.5.5  0.5.6    0.5.7rc3
-    op<&on_register_kv_cache, &refuse_with_none, &after_refused_register>("REGISTER_KV_CACHE",   {1,     1,     1,     1,      1,     1,      1,     1,       1}, Lane::kLookup),
-    op<&on_unregister_kv_cache, &refuse_with_none>("UNREGISTER_KV_CACHE",                        {2,     2,     2,     2,      2,     2,      2,     2,       2}, Lane::kLookup),
-    op<&on_register_kv_cache, &refuse_with_none, &after_refused_register>("REGISTER_Q_CACHE",    {kNone, kNone, kNone, kNone,  kNone, 3,      3,     3,       3}, Lane::kLookup),
-    op<&on_unregister_kv_cache, &refuse_with_none>("UNREGISTER_Q_CACHE",                         {kNone, kNone, kNone, kNone,  kNone, 4,      4,     4,       4}, Lane::kLookup),
-    op<&on_store, &refuse_store>("STORE_Q",                                                      {kNone, kNone, kNone, kNone,  kNone, 5,      5,     5,       5}, Lane::kTransfer),
+    op<&on_register_kv_cache, &refuse_with_none, &after_refused_register>("REGISTER_KV_CACHE",   {1,     1,     1,     1,      1,     1,      1,     1,       1}, Lane::kTransfer),
+    op<&on_unregister_kv_cache, &refuse_with_none>("UNREGISTER_KV_CACHE",                        {2,     2,     2,     2,      2,     2,      2,     2,       2}, Lane::kTransfer),
+    op<&on_unserved<None, RegisterKvCacheRequest>, &refuse_with_none>("REGISTER_Q_CACHE",        {kNone, kNone, kNone, kNone,  kNone, 3,      3,     3,       3}, Lane::kLookup),
+    op<&on_unserved<None, InstanceRequest>, &refuse_with_none>("UNREGISTER_Q_CACHE",             {kNone, kNone, kNone, kNone,  kNone, 4,      4,     4,       4}, Lane::kLookup),
+    op<&on_store_q, &refuse_store>("STORE_Q",                                                    {kNone, kNone, kNone, kNone,  kNone, 5,      5,     5,       5}, Lane::kTransfer),
     op<&on_store, &refuse_store>("STORE",                                                        {3,     3,     3,     3,      3,     6,      6,     6,       6}, Lane::kTransfer),
     op<&on_retrieve, &refuse_store>("RETRIEVE",                                                  {4,     4,     4,     4,      4,     7,      7,     7,       7}, Lane::kTransfer),
     op<&on_lookup, &refuse_with_none, &after_refused_lookup>("LOOKUP",                           {5,     5,     5,     5,      5,     8,      8,     8,       8}, Lane::kLookup),

@@ -1,3 +1,5 @@
+#include "handlers/registration.h"
+
 #include "handlers/handlers.h"
 #include "keys/object_key.h"
 #include "tensors/layout.h"
@@ -28,16 +30,11 @@ Result<tensors::Layout> layout_of(const Services& services,
 
 Result<sessions::Registration> registration_of(
     const Services& services, const protocol::RegisterEngineDrivenRequest& request) {
-  if (request.world_size < 1 || request.world_size > keys::kWorldSizeMax) {
-    return Error{
-        Code::kInvalid,
-        fmt::format("world_size {} is not in 1..{}", request.world_size, keys::kWorldSizeMax)};
+  if (Result<void> checked = check_model(request.model_name, request.world_size); !checked) {
+    return checked.error();
   }
   if (request.block_size < 1) {
     return Error{Code::kInvalid, fmt::format("block_size {} is not positive", request.block_size)};
-  }
-  if (request.model_name.find('@') != std::string::npos) {
-    return Error{Code::kInvalid, "model_name contains '@'"};
   }
   if (request.group_count > 1 || request.is_recurrent) {
     return Error{
@@ -59,21 +56,31 @@ Result<sessions::Registration> registration_of(
                                 request.can_map_pool};
 }
 
+// How much of a prompt the pool holds, since operators size it by that.
 void report_registration(const Services& services,
                          std::uint64_t id,
                          const sessions::Registration& registration) {
-  const tensors::Layout& layout = registration.groups.front().layout;
-  const std::size_t bytes = *tensors::bytes_of(layout);
-  const std::size_t chunks = services.pool.usage().configured_bytes / services.pool.rounded(bytes);
+  std::size_t chunk_bytes = 0;
+  std::string layouts;
+  for (const sessions::ObjectGroup& group : registration.groups) {
+    chunk_bytes += services.pool.rounded(*tensors::bytes_of(group.layout));
+    layouts += (layouts.empty() ? "" : ", ") + tensors::to_string(group.layout);
+  }
+  const std::size_t chunks = services.pool.usage().configured_bytes / chunk_bytes;
+  const std::string kind =
+      registration.memory == nullptr
+          ? "non-GPU context for"
+          : fmt::format("KV cache ({}) of", registration.memory->device_name());
   log::info(
-      "Registered non-GPU context for instance {} (model={}, world_size={}): objects of {} bytes "
-      "{}; "
-      "the pool holds {} chunks, {} tokens",
+      "Registered {} instance {} (model={}, world_size={}): {} bytes a chunk, {}; the pool holds "
+      "{} "
+      "chunks, {} tokens",
+      kind,
       id,
       registration.model_name,
       registration.world_size,
-      bytes,
-      tensors::to_string(layout),
+      chunk_bytes,
+      layouts,
       chunks,
       chunks * services.settings.chunk_tokens);
   if (chunks < kFewChunks) {
@@ -83,22 +90,46 @@ void report_registration(const Services& services,
   }
 }
 
-void remember_refused(Services& services,
-                      const Caller& caller,
-                      std::uint64_t instance_id,
-                      const std::string& model_name,
-                      std::int64_t world_size) {
-  services.instances.add_refused(
-      sessions::InstanceId{instance_id}, model_name, world_size, caller.connection);
-  log::warning(
-      "instance {} (model {}) wants the server to read its device memory, which this server does "
-      "not do: it runs "
-      "without cache; set LMCACHE_MP_TRANSFER_MODE=engine_driven in the engine's environment",
-      instance_id,
-      model_name);
+}  // namespace
+
+Result<void> check_model(const std::string& model_name, std::int64_t world_size) {
+  if (world_size < 1 || world_size > keys::kWorldSizeMax) {
+    return Error{Code::kInvalid,
+                 fmt::format("world_size {} is not in 1..{}", world_size, keys::kWorldSizeMax)};
+  }
+  if (model_name.find('@') != std::string::npos) {
+    return Error{Code::kInvalid, "model_name contains '@'"};
+  }
+  return {};
 }
 
-}  // namespace
+Result<void> add_instance(Services& services,
+                          const Caller& caller,
+                          std::uint64_t instance_id,
+                          const sessions::Registration& registration) {
+  using Registered = sessions::Instances::Registered;
+  const sessions::InstanceId id{instance_id};
+  switch (services.instances.add(id, registration, caller.connection)) {
+    case Registered::kTooMany:
+      return Error{Code::kTooLarge, "too many registered instances"};
+    case Registered::kReplaced:
+      // An engine that shares its memory always has new handles.
+      if (registration.memory == nullptr) {
+        log::warning(
+            "instance {} registered again with other parameters; what it had open is dropped",
+            instance_id);
+      }
+      report_registration(services, instance_id, registration);
+      break;
+    case Registered::kNew:
+      report_registration(services, instance_id, registration);
+      break;
+    case Registered::kAgain:
+      log::info("instance {} registered again", instance_id);
+      break;
+  }
+  return {};
+}
 
 Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
     Services& services,
@@ -114,23 +145,9 @@ Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
                  registration.error().detail);
     return registration.error();
   }
-  using Registered = sessions::Instances::Registered;
-  const sessions::InstanceId id{request.instance_id};
-  switch (services.instances.add(id, *registration, caller.connection)) {
-    case Registered::kTooMany:
-      return Error{Code::kTooLarge, "too many registered instances"};
-    case Registered::kReplaced:
-      log::warning(
-          "instance {} registered again with other parameters; what it had open is dropped",
-          request.instance_id);
-      report_registration(services, request.instance_id, *registration);
-      break;
-    case Registered::kNew:
-      report_registration(services, request.instance_id, *registration);
-      break;
-    case Registered::kAgain:
-      log::info("instance {} registered again", request.instance_id);
-      break;
+  if (Result<void> added = add_instance(services, caller, request.instance_id, *registration);
+      !added) {
+    return added.error();
   }
   protocol::RegisterEngineDrivenResponse response;
   // Whoever opened a name that leads elsewhere by now would read and write somebody else's memory.
@@ -150,39 +167,6 @@ Result<None> on_unregister_engine_driven(Services& services,
     log::debug("UNREGISTER of instance {}, which is not registered", request.instance_id);
   }
   return None{};
-}
-
-Result<None> on_register_kv_cache(Services& services,
-                                  const Caller& caller,
-                                  const protocol::RegisterKvCacheRequest& request) {
-  remember_refused(services, caller, request.instance_id, request.model_name, request.world_size);
-  return None{};
-}
-
-// The engine takes the empty answer for a registration, so it must not be promised anything either.
-void after_refused_register(Services& services,
-                            const Caller& caller,
-                            protocol::Frames frames,
-                            protocol::Release release) {
-  if (frames.size() < 4) {
-    return;
-  }
-  const Result<std::uint64_t> instance_id = protocol::whole_id(frames[0], release);
-  const Result<std::string_view> model_name = protocol::whole_string(frames[2]);
-  const Result<std::int64_t> world_size = protocol::whole_int(frames[3], release);
-  if (instance_id && model_name && world_size) {
-    remember_refused(services, caller, *instance_id, std::string(*model_name), *world_size);
-  }
-}
-
-Result<None> on_unregister_kv_cache(Services& services,
-                                    const Caller& caller,
-                                    const protocol::InstanceRequest& request) {
-  if (services.instances.remove_refused(sessions::InstanceId{request.instance_id})) {
-    return None{};
-  }
-  // 0.4.6 has one UNREGISTER for both kinds.
-  return on_unregister_engine_driven(services, caller, request);
 }
 
 }  // namespace larder::handlers

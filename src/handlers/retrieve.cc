@@ -51,7 +51,8 @@ protocol::LargePayload payload_of(Services& services,
 // COMMIT_RETRIEVE, which every client sends.
 Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(
     Services& services, const Caller& caller, const protocol::TransferRequest& request) {
-  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  Result<Transfer> transfer =
+      resolve_transfer(services, caller, request.key, request.instance_id, CopiedBy::kEngine);
   if (!transfer) {
     return transfer.error();
   }
@@ -100,7 +101,8 @@ Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(
 Result<bool> on_commit_retrieve(Services& services,
                                 const Caller& caller,
                                 const protocol::TransferRequest& request) {
-  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  Result<Transfer> transfer =
+      resolve_transfer(services, caller, request.key, request.instance_id, CopiedBy::kEngine);
   if (!transfer) {
     return transfer.error();
   }

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cache/cache_index.h"
+#include "devices/devices.h"
 #include "handlers/request_metrics.h"
 #include "pool/pool.h"
 #include "protocol/release.h"
@@ -22,7 +23,9 @@ namespace larder::handlers {
 // What an operator set that handlers need to know.
 struct Settings {
   std::uint32_t chunk_tokens = 256;
-  bool serves_engine_driven = true;                  // --supported-transfer-mode
+  bool serves_engine_driven = true;  // --supported-transfer-mode
+  bool serves_lmcache_driven = true;
+  bool separate_object_groups = true;
   std::optional<protocol::Release> default_release;  // --default-release; nullopt: auto
 };
 
@@ -30,6 +33,7 @@ struct Services {
   const Settings& settings;
   const Clock& clock;
   pool::Pool& pool;
+  devices::Devices& devices;
   cache::CacheIndex& index;
   sessions::Instances& instances;
   sessions::Sessions& sessions;

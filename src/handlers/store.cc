@@ -94,7 +94,8 @@ Result<protocol::PrepareStoreResponse> on_prepare_store(
   if (request.skips_chunks) {
     return Error{Code::kUnsupported, "chunks of a KV group that are not stored"};
   }
-  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  Result<Transfer> transfer =
+      resolve_transfer(services, caller, request.key, request.instance_id, CopiedBy::kEngine);
   if (!transfer) {
     return transfer.error();
   }
@@ -128,7 +129,8 @@ Result<protocol::PrepareStoreResponse> on_prepare_store(
 Result<bool> on_commit_store(Services& services,
                              const Caller& caller,
                              const protocol::CommitStoreRequest& request) {
-  Result<Transfer> transfer = resolve_transfer(services, caller, request.key, request.instance_id);
+  Result<Transfer> transfer =
+      resolve_transfer(services, caller, request.key, request.instance_id, CopiedBy::kEngine);
   if (!transfer) {
     return transfer.error();
   }

@@ -46,15 +46,16 @@ class TestServices {
         sessions(index, {std::chrono::seconds(300), std::chrono::seconds(30), 64}, clock),
         prompts(kTestChunkTokens, 1U << 20, clock),
         metrics(registry, clock),
-        services{settings, clock, *pool, index, instances, sessions, prompts, metrics},
+        services{settings, clock, *pool, devices, index, instances, sessions, prompts, metrics},
         dialects(settings.default_release, registry, clock),
         dispatch(services, dialects) {}
 
   ManualClock clock;
-  Settings settings{kTestChunkTokens, true, std::nullopt};
+  Settings settings{.chunk_tokens = kTestChunkTokens, .default_release = std::nullopt};
   metrics::Registry registry;
   std::unique_ptr<pool::Pool> pool;
   cache::CacheIndex index;
+  devices::Devices devices{0};
   sessions::Quarantine quarantine;
   sessions::Instances instances;
   sessions::Sessions sessions;

@@ -46,11 +46,16 @@ Result<keys::ChunkRange> range_of(const protocol::Key& key, std::int64_t chunk_t
 Result<Transfer> resolve_transfer(Services& services,
                                   const Caller& caller,
                                   const protocol::Key& key,
-                                  std::uint64_t instance_id) {
+                                  std::uint64_t instance_id,
+                                  CopiedBy copied_by) {
   Transfer transfer;
   transfer.instance = services.instances.find(sessions::InstanceId{instance_id}, caller.connection);
   if (transfer.instance == nullptr) {
     return Error{Code::kNotFound, fmt::format("instance {} is not registered", instance_id)};
+  }
+  if ((transfer.instance->registration.memory != nullptr) != (copied_by == CopiedBy::kServer)) {
+    return Error{Code::kMismatch,
+                 fmt::format("instance {} registered for the other way of copying", instance_id)};
   }
   if (Result<void> checked = check_key(key); !checked) {
     return checked.error();

@@ -257,6 +257,7 @@ Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames f
 Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Release release) {
   RegisterKvCacheRequest request;
   const bool has_groups = release >= Release::k047;
+  request.is_since_055 = release >= Release::k055;
   PayloadSequence sequence(frames, has_groups ? 7 : 6);
   sequence.next(request.instance_id, release, whole_id)
       .next(request.tensors, whole_tensors)

@@ -235,6 +235,7 @@ Result<StoreRequest> StoreRequest::decode(Frames frames, Release release) {
       .next(request.block_ids, release, whole_block_ids)
       .next(request.event_handle, whole_binary);
   request.has_no_refusal = is_unanswerable(request.event_handle, release);
+  request.has_one_list = release < Release::k047;
   return sequence.finish(std::move(request));
 }
 
@@ -247,6 +248,7 @@ Result<RetrieveRequest> RetrieveRequest::decode(Frames frames, Release release) 
       .next(request.event_handle, whole_binary)
       .next(request.skip_first_n_tokens, release, whole_int);
   request.has_no_refusal = is_unanswerable(request.event_handle, release);
+  request.has_one_list = release < Release::k047;
   return sequence.finish(std::move(request));
 }
 

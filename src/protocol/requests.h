@@ -155,6 +155,7 @@ struct StoreRequest {
   Key key;
   std::uint64_t instance_id = 0;
   BlockIds block_ids;
+  bool has_one_list = false;  // before 0.4.7: one list, for all KV groups
   std::span<const std::byte> event_handle;
   bool has_no_refusal = false;  // a failure has no answer (refusals.h)
 
@@ -166,6 +167,7 @@ struct RetrieveRequest {
   Key key;
   std::uint64_t instance_id = 0;
   BlockIds block_ids;
+  bool has_one_list = false;
   std::span<const std::byte> event_handle;
   std::int64_t skip_first_n_tokens = 0;
   bool has_no_refusal = false;
@@ -200,6 +202,7 @@ struct RegisterKvCacheRequest {
   std::string engine_type;
   LayoutHints hints;
   std::vector<EngineGroup> groups;  // 0.4.7 and later
+  bool is_since_055 = false;        // its layout hint counts also without an accelerator
 
   static Payloads payloads(Release release);
   static Result<RegisterKvCacheRequest> decode(Frames frames, Release release);
