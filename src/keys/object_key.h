@@ -1,8 +1,8 @@
 // object_key.h - what names one stored chunk of one rank.
 //
-// The full key of the protocol is (chunk hash, model, kv_rank, object group, cache salt). The keys of
-// a request share all but hash and rank, so they are split here: KeySpace is looked up once a request
-// and object group, ObjectId once a chunk.
+// The full key of the protocol is (chunk hash, model, kv_rank, object group, cache salt). The keys
+// of a request share all but hash and rank, so they are split here: KeySpace is looked up once a
+// request and object group, ObjectId once a chunk.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ struct ObjectIdHash {
   std::size_t operator()(const ObjectId& id) const {
     std::uint64_t head = 0;
     std::memcpy(&head, id.chunk_hash.bytes.data(), sizeof(head));
-    return static_cast<std::size_t>(
-        head ^ (0x9e3779b97f4a7c15ULL * (std::uint64_t{id.kv_rank} + 1)));
+    return static_cast<std::size_t>(head ^
+                                    (0x9e3779b97f4a7c15ULL * (std::uint64_t{id.kv_rank} + 1)));
   }
 };
 

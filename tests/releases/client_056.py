@@ -9,6 +9,7 @@ import zmq
 from kv import PagedKv
 from lmcache.integration.vllm import vllm_multi_process_adapter as adapter
 from lmcache.v1.multiprocess.custom_types import IPCCacheServerKey
+from lmcache.v1.multiprocess.group_view import EngineGroupInfo
 from lmcache.v1.multiprocess.transfer_context import create_transfer_context
 from lmcache.v1.multiprocess.transport.factory import RequestClientFactory
 from polling import until
@@ -69,6 +70,30 @@ class Transfer056(Transfer):
         future = self.genuine.unregister()
         if future is not None:
             future.result(timeout=CALL_SECONDS)
+
+    def register_memory(self, groups: list[dict[str, Any]]) -> None:
+        rank = self.kv.rank
+        self.genuine.register(
+            self.kv.tensors, rank.model, rank.world_size, self.kv.chunk_blocks, CALL_SECONDS,
+            layout_hints=HINTS, engine_group_infos=[EngineGroupInfo(**group) for group in groups],
+        )  # fmt: skip
+
+    def unregister_memory(self) -> None:
+        self.unregister()
+
+    def store_blocks(self, request_id: str, key: Any, lists: list[list[int]]) -> Any:
+        return self.genuine.submit_store(
+            request_id, key, self.kv.tensors, lists, self.genuine.create_recorded_event(),
+            self.kv.chunk_blocks,
+        )  # fmt: skip
+
+    def retrieve_blocks(
+        self, request_id: str, key: Any, lists: list[list[int]], skip_tokens: int
+    ) -> Any:
+        return self.genuine.submit_retrieve(
+            request_id, key, self.kv.tensors, lists, self.genuine.create_recorded_event(),
+            self.kv.chunk_blocks, skip_first_n_tokens=skip_tokens,
+        )  # fmt: skip
 
     def store(self, request_id: str, key: Any, blocks: list[int]) -> Any:
         return self.genuine.submit_store(

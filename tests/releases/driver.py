@@ -34,10 +34,11 @@ torch.set_num_threads(1)
 def classes() -> dict[str, Any]:
     """What `open` can make; imported late, because they import the release."""
     from adapters import AdapterEngine
+    from memory_worker import MemoryWorker
     from soak_workload import SoakWorkload
     from workers import Scheduler, Worker
 
-    return {kind.__name__: kind for kind in (Worker, Scheduler, AdapterEngine, SoakWorkload)}
+    return {kind.__name__: kind for kind in (Worker, MemoryWorker, Scheduler, AdapterEngine, SoakWorkload)}
 
 
 def argument(name: str, value: Any) -> Any:

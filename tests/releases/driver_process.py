@@ -126,6 +126,10 @@ class Driver:
         """An engine worker."""
         return RemoteWorker(self, self.open("Worker", url, **options))
 
+    def memory_worker(self, url: str, **options: Any) -> RemoteMemoryWorker:
+        """An engine worker whose memory the server reads."""
+        return RemoteMemoryWorker(self, self.open("MemoryWorker", url, **options))
+
     def scheduler(self, url: str, **options: Any) -> RemoteScheduler:
         """An engine scheduler."""
         return RemoteScheduler(self, self.open("Scheduler", url, **options))
@@ -233,6 +237,41 @@ class RemoteWorker(Remote):
 
     def open_retrieve(self, prompt: Prompt, first: int, last: int) -> bool:
         return bool(self._call("open_retrieve", prompt=prompt, first=first, last=last))
+
+    def leave(self, *, unregister: bool = True) -> None:
+        self._call("leave", unregister=unregister)
+
+
+class RemoteMemoryWorker(Remote):
+    """memory_worker.MemoryWorker."""
+
+    def register(self) -> None:
+        self._call("register")
+
+    @property
+    def instance_id(self) -> int:
+        return int(self._call("identity"))
+
+    def ping(self) -> bool:
+        return bool(self._call("ping"))
+
+    def store(self, prompt: Prompt, first: int, last: int, **how: int) -> bool:
+        return bool(self._call("store", prompt=prompt, first=first, last=last, **how))
+
+    def submit_store(self, prompt: Prompt, first: int, last: int, lists: list[list[int]]) -> bool:
+        told = {"prompt": prompt, "first": first, "last": last, "lists": lists}
+        return bool(self._call("submit_store", **told))
+
+    def retrieve(self, prompt: Prompt, first: int, last: int, skip_tokens: int = 0) -> bool:
+        told = {"prompt": prompt, "first": first, "last": last, "skip_tokens": skip_tokens}
+        return bool(self._call("retrieve", **told))
+
+    def miss(self, prompt: Prompt, first: int, last: int, lists: list[list[int]]) -> bool:
+        told = {"prompt": prompt, "first": first, "last": last, "lists": lists}
+        return bool(self._call("miss", **told))
+
+    def has_only(self, byte: int) -> bool:
+        return bool(self._call("has_only", byte=byte))
 
     def leave(self, *, unregister: bool = True) -> None:
         self._call("leave", unregister=unregister)

@@ -52,6 +52,33 @@ class NumberedTransfer(Transfer):
     def unregister(self) -> None:
         self._connection.call(UNREGISTER, self.instance_id)
 
+    def register_memory(self, groups: list[dict[str, Any]]) -> None:
+        from lmcache.v1.multiprocess.group_view import EngineGroupInfo
+
+        rank = self.kv.rank
+        self.genuine.register(
+            self.instance_id, self.kv.tensors, rank.model, rank.world_size, self.kv.chunk_blocks,
+            self._connection.mq, CALL_SECONDS, send_request=adapter.send_lmcache_request,
+            layout_hints={}, engine_group_infos=[EngineGroupInfo(**group) for group in groups],
+        )  # fmt: skip
+
+    def unregister_memory(self) -> None:
+        self._connection.call("unregister_kv_cache", self.instance_id)
+
+    def store_blocks(self, request_id: str, key: Any, lists: list[list[int]]) -> Any:
+        return self.genuine.submit_store(
+            request_id, key, self.instance_id, self.kv.tensors, lists, StubEvent(),
+            self.kv.chunk_blocks,
+        )  # fmt: skip
+
+    def retrieve_blocks(
+        self, request_id: str, key: Any, lists: list[list[int]], skip_tokens: int
+    ) -> Any:
+        return self.genuine.submit_retrieve(
+            request_id, key, self.instance_id, self.kv.tensors, lists, StubEvent(),
+            self.kv.chunk_blocks, skip_first_n_tokens=skip_tokens,
+        )  # fmt: skip
+
     def store(self, request_id: str, key: Any, blocks: list[int]) -> Any:
         return self.genuine.submit_store(
             request_id, key, self.instance_id, self.kv.tensors, [blocks], StubEvent(),

@@ -105,6 +105,24 @@ class Transfer(ABC):
     def retrieve(self, request_id: str, key: Any, blocks: list[int]) -> Any:
         """The future of a retrieve."""
 
+    @abstractmethod
+    def register_memory(self, groups: list[dict[str, Any]]) -> None:
+        """REGISTER_KV_CACHE with the fields of each EngineGroupInfo."""
+
+    @abstractmethod
+    def unregister_memory(self) -> None:
+        """UNREGISTER_KV_CACHE."""
+
+    @abstractmethod
+    def store_blocks(self, request_id: str, key: Any, lists: list[list[int]]) -> Any:
+        """The future of a STORE."""
+
+    @abstractmethod
+    def retrieve_blocks(
+        self, request_id: str, key: Any, lists: list[list[int]], skip_tokens: int
+    ) -> Any:
+        """The future of a RETRIEVE."""
+
     @property
     @abstractmethod
     def data_path(self) -> Any:

@@ -215,11 +215,12 @@ def test_readers_of_one_latent_cache(
     assert_nothing_is_held(server)
 
 
-@every_release
-def test_server_reads_engine_memory_is_refused_and_the_engine_lives(
+@releases("0.4.7")
+def test_memory_that_cannot_be_read_is_refused_and_the_engine_lives(
     client: Driver, shared_pool: LarderServer
 ) -> None:
-    """Not served yet: such a worker is told so in a way that it survives."""
+    """That release shares CUDA memory only; where there is none, its worker is told so in a way
+    that it survives."""
     model = f"server-driven-{client.release}"
     refused = client.worker(shared_pool.url, model=model, server_driven=True)
     scheduler = client.scheduler(shared_pool.url, model=model)
