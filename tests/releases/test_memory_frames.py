@@ -1,0 +1,231 @@
+"""STORE and RETRIEVE in the dialect of every release, 0.4.5 to 0.5.7rc3, by frames made by hand.
+
+Goal: block lists, handles and counts of payloads as each release has them, and what a hostile or broken
+engine says. Method: an engine of frames (test_frames_of_every_release.py) with tensors in segments made
+here. Before 0.5.1 engines share CUDA memory only; their dialect is tried with the same segments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from larder_server import LarderServer
+from polling import until
+from server_state import CHUNK
+from tensor_handles import SHARED_TENSOR_EXT, Global, SharedTensor, pickled_object
+from test_frames_of_every_release import VERSIONS, FrameClient, assert_idle, prompt
+from wire import ABSENT
+
+
+
+STUB = b"stub_ipc_handle"
+BLOCK_TOKENS = 4
+BLOCKS = 12
+SHAPE = (2, BLOCKS, 1, BLOCK_TOKENS, 8)  # one head: its order does not matter
+BLOCK_BYTES = BLOCK_TOKENS * 8 * 2
+PLANE_BYTES = BLOCKS * BLOCK_BYTES
+
+
+class MemoryEngine:
+    """An engine of two layers whose memory the server reads."""
+
+    def __init__(self, port: int, version: str) -> None:
+        self.client = FrameClient(port, version)
+        assert self.client.ask("GET_CHUNK_SIZE") == CHUNK
+        self.instance = self.client.instance
+        self.layers = [SharedTensor(SHAPE) for _ in range(2)]
+
+    def close(self) -> None:
+        self.client.close()
+        for layer in self.layers:
+            layer.close()
+
+    def handles(self) -> list[Any]:
+        """The tensors in the release's form."""
+        newer = self.client.version >= (0, 5, 6)
+        return [layer.mapped() if newer else layer.pickled() for layer in self.layers]
+
+    def register(self, *, handles: list[Any] | None = None, model: str = "memory") -> None:
+        """REGISTER_KV_CACHE."""
+        groups = [[]] if self.client.version >= (0, 4, 7) else []
+        answer = self.client.ask(
+            "REGISTER_KV_CACHE", self.instance, self.handles() if handles is None else handles,
+            model, 1, "vllm", {"kv_layout": "HND"}, *groups,
+        )  # fmt: skip
+        assert answer is ABSENT
+
+    def key(self, tokens: list[int], request_id: str) -> dict[str, Any]:
+        return self.client.key(tokens, request_id, worker_id=0, model_name="memory")
+
+    def _lists(self, ids: list[int]) -> list[Any]:
+        return ids if self.client.version < (0, 4, 7) else [ids]
+
+    def store(self, tokens: list[int], ids: list[int], event: bytes = STUB) -> list[Any]:
+        """STORE; its answer."""
+        key = self.key(tokens, "s")
+        return self.client.ask("STORE", key, self.instance, self._lists(ids), event)
+
+    def retrieve(
+        self, tokens: list[int], ids: list[int], request_id: str = "r", skip: int = 0
+    ) -> list[Any]:
+        """RETRIEVE; its answer."""
+        key = self.key(tokens, request_id)
+        return self.client.ask("RETRIEVE", key, self.instance, self._lists(ids), STUB, skip)
+
+    def lookup(self, tokens: list[int], request_id: str = "r") -> int:
+        return self.client.lookup(self.client.key(tokens, request_id, model_name="memory"))
+
+    def fill(self) -> None:
+        for number, layer in enumerate(self.layers):
+            layer.memory[:] = bytes((place * (number + 3) + 1) % 251 for place in range(layer.bytes))
+
+    def block(self, layer: int, block: int) -> bytes:
+        """Both planes of one block."""
+        memory = self.layers[layer].memory
+        at = block * BLOCK_BYTES
+        return memory[at : at + BLOCK_BYTES] + memory[PLANE_BYTES + at :][:BLOCK_BYTES]
+
+    def blocks(self, ids: list[int]) -> list[bytes]:
+        return [self.block(layer, block) for layer in range(2) for block in ids]
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, shared_pool: LarderServer) -> Iterator[MemoryEngine]:
+    """A new engine of the release."""
+    made = MemoryEngine(shared_pool.port, getattr(request, "param", "0.5.2"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("engine", VERSIONS, indirect=True, ids=VERSIONS)
+def test_server_copies_blocks(engine: MemoryEngine, shared_pool: LarderServer) -> None:
+    engine.register()
+    assert engine.instance in shared_pool.status()["registered_gpu_ids"]
+    engine.fill()
+    tokens, ids = prompt(), [3, 1, 4, 10, 5, 9]
+    stored = engine.blocks(ids)
+    assert engine.store(tokens, ids) == [STUB, True]
+    assert engine.lookup(tokens) == 3
+    elsewhere = [0, 2, 6, 7, 8, 11]
+    untouched = engine.blocks(ids)
+    assert engine.retrieve(tokens, elsewhere) == [STUB, True]
+    assert engine.blocks(elsewhere) == stored
+    assert engine.blocks(ids) == untouched
+    engine.client.end("r")
+    assert engine.client.ask("UNREGISTER_KV_CACHE", engine.instance) is ABSENT
+    assert engine.instance not in shared_pool.status()["registered_gpu_ids"]
+    assert_idle(shared_pool)
+
+
+@pytest.mark.parametrize("engine", VERSIONS, indirect=True, ids=VERSIONS)
+def test_an_unknown_engine_is_answered_at_once(
+    engine: MemoryEngine, shared_pool: LarderServer
+) -> None:
+    stored, retrieved = engine.store(prompt(), [1]), engine.retrieve(prompt(), [1])
+    event = b"" if engine.client.version >= (0, 5, 5) else STUB
+    assert stored == retrieved == [event, False]
+    assert_idle(shared_pool)
+
+
+
+
+def test_what_cannot_be_mapped_is_refused_and_said(
+    engine: MemoryEngine, shared_pool: LarderServer
+) -> None:
+    """Each is acknowledged, promised nothing, and answered false."""
+    wrong = SharedTensor(SHAPE)
+    gone = SharedTensor(SHAPE)
+    pool = SharedTensor(SHAPE)
+    pool_name = next(Path("/dev/shm").glob("lmcache_l1_pool_*")).name
+    gone_handle = gone.pickled()
+    gone.close()
+    wrong.bytes *= 2
+    name, pool.name = pool.name, f"/{pool_name}"
+    bomb = pickled_object(Global("os.system"), {"shm_name": "x"})
+    cases = {
+        "of a segment shorter than its tensor": [wrong.pickled()],
+        "of a segment that is gone": [gone_handle],
+        "of the server's own pool": [pool.pickled()],
+        "none at all": [],
+        "no pickle": [msgspec.msgpack.Ext(SHARED_TENSOR_EXT, b"\x80\x04garbage")],
+        "of another class": [msgspec.msgpack.Ext(SHARED_TENSOR_EXT, bomb)],
+        "of different shapes": [engine.layers[0].pickled(), pool.pickled()],
+    }
+    tokens = prompt()
+    for what, handles in cases.items():
+        engine.register(handles=handles)
+        assert engine.instance not in shared_pool.status()["registered_gpu_ids"], what
+        assert engine.instance in shared_pool.status()["refused_instance_ids"], what
+        assert engine.store(tokens, [1, 2, 3, 4, 5, 6])[1] is False, what
+        assert engine.lookup(tokens) == 0, what
+        engine.client.end("r")
+    engine.register()
+    assert engine.store(tokens, [1, 2, 3, 4, 5, 6]) == [STUB, True], "and may come again"
+    pool.name = name
+    for tensor in (wrong, pool):
+        tensor.close()
+
+
+def test_an_engine_that_cuts_its_memory_short_fails_alone(
+    engine: MemoryEngine, shared_pool: LarderServer
+) -> None:
+    """Its pages are gone under the server: copies fail, the server and the others go on."""
+    other = MemoryEngine(shared_pool.port, "0.5.6")
+    for each in (engine, other):
+        each.register()
+        each.fill()
+    tokens, ids = prompt(), [1, 2, 3, 4, 5, 6]
+    os.truncate(Path("/dev/shm") / engine.layers[1].name[1:], 0)
+    assert engine.store(tokens, ids) == [STUB, False]
+    assert engine.lookup(tokens) == 0, "nothing of it is published"
+    assert other.store(tokens, ids) == [STUB, True]
+    assert engine.retrieve(tokens, ids) == [STUB, False]
+    assert other.retrieve(tokens, [7, 8, 9, 10, 11, 0]) == [STUB, True]
+    assert other.blocks([7, 8, 9, 10, 11, 0]) == other.blocks(ids)
+    engine.client.end("r")
+    assert shared_pool.alive()
+    other.client.ask("UNREGISTER_KV_CACHE", other.instance)
+    other.close()
+    assert_idle(shared_pool)
+
+
+def test_an_engine_dies_in_the_middle_of_its_stores(shared_pool: LarderServer) -> None:
+    """Its requests are under way when its connection goes; nothing of them is left behind."""
+    dying = MemoryEngine(shared_pool.port, "0.5.2")
+    dying.register()
+    dying.fill()
+    prompts = [prompt() for _ in range(50)]
+    for number, tokens in enumerate(prompts):
+        key = dying.key(tokens, f"s{number}")
+        dying.client.send("STORE", key, dying.instance, [[1, 2, 3, 4, 5, 6]], STUB)
+        dying.client.send("RETRIEVE", key, dying.instance, [[1, 2, 3, 4, 5, 6]], STUB, 0)
+    dying.close()
+    until(
+        lambda: shared_pool.l1()["write_locked_count"] == shared_pool.l1()["read_locked_count"] == 0,
+        "no reservation and no pin is left",
+    )
+    survivor = MemoryEngine(shared_pool.port, "0.5.2")
+    survivor.register()
+    for tokens in prompts:
+        hits = survivor.lookup(tokens)
+        assert hits in (0, 3), "a store is there whole or not at all"
+        survivor.client.end("r")
+    survivor.client.ask("UNREGISTER_KV_CACHE", survivor.instance)
+    survivor.close()
+
+
+def test_wrong_answers_do_not_depend_on_the_event(
+    engine: MemoryEngine, shared_pool: LarderServer
+) -> None:
+    """What is not a CUDA event is taken for a CPU engine's."""
+    engine.register()
+    engine.fill()
+    for event in (STUB, b"", b"x" * 63):
+        assert engine.store(prompt(), [1, 2], event) == [STUB, False], "short"
+        assert engine.store(prompt(), [1, 2, 3, 4, 5, 6], event) == [STUB, True]
+    engine.client.ask("UNREGISTER_KV_CACHE", engine.instance)
