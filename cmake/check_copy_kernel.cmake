@@ -1,0 +1,13 @@
+# The test devices.copy_kernel: nvcc compiles the kernel for every target, and the result has its name in it.
+if(NOT NVCC)
+  message("skipped: there is no nvcc on this machine")
+  return()
+endif()
+execute_process(COMMAND ${NVCC} ${FLAGS} --Werror all-warnings -o ${OUTPUT} ${SOURCE} RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "nvcc does not compile ${SOURCE}")
+endif()
+file(STRINGS ${OUTPUT} names REGEX "larder_copy_rectangles")
+if(NOT names)
+  message(FATAL_ERROR "the fat binary has no kernel of that name")
+endif()
