@@ -29,7 +29,7 @@ function(room name)
 endfunction()
 
 # The rooms whose code several threads enter: their tests run under ThreadSanitizer too.
-set(LARDER_THREADED_ROOMS base metrics pool cache sessions zmtp transport handlers)
+set(LARDER_THREADED_ROOMS base metrics devices pool cache sessions zmtp transport handlers)
 set(LARDER_TSAN_ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1)
 add_custom_target(tsan_tests)  # all that a build with LARDER_SANITIZE=thread is for
 
