@@ -109,6 +109,11 @@ void Maintenance::evict_ahead() {
 }
 
 void Maintenance::watch_pool() {
+  if (!offered_pool_ && !is_growing(maintained_.pool)) {
+    offered_pool_ = true;
+    maintained_.devices.register_pool(
+        {maintained_.pool.base(), maintained_.pool.usage().capacity_bytes});
+  }
   if (!reported_lost_name_ && !maintained_.pool.name_intact()) {
     reported_lost_name_ = true;
     log::error(

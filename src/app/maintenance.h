@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cache/cache_index.h"
+#include "devices/devices.h"
 #include "metrics/metrics.h"
 #include "pool/pool.h"
 #include "sessions/instances.h"
@@ -33,6 +34,7 @@ struct MaintenancePlan {
 struct Maintained {
   pool::Pool& pool;
   cache::CacheIndex& index;
+  devices::Devices& devices;
   sessions::Quarantine& quarantine;
   sessions::Instances& instances;
   sessions::Sessions& sessions;
@@ -68,6 +70,7 @@ class Maintenance {
   metrics::Counter& triggered_;
   std::atomic<Duration::rep> last_pass_;
   bool reported_lost_name_ = false;
+  bool offered_pool_ = false;  // to devices
 
   Mutex mutex_;
   ConditionVariable stopping_;

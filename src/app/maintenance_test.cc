@@ -28,13 +28,14 @@ class MaintenanceTest : public testing::Test {
 
     cache::TestCache cache;
     ManualClock clock;
+    devices::Devices devices{{.looks_for_cuda = false}, clock};
     sessions::Quarantine quarantine{clock};
     sessions::Instances instances{sessions::kTestInstanceLimits, quarantine, clock};
     sessions::Sessions sessions{cache.index(), {seconds(300), seconds(30), 100}, clock};
     sessions::PromptHashes prompts{sessions::kTestChunkTokens, 1000, clock};
 
     Maintained maintained() {
-      return {cache.pool(), cache.index(), quarantine, instances, sessions, prompts};
+      return {cache.pool(), cache.index(), devices, quarantine, instances, sessions, prompts};
     }
 
     void fill() {

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "app/ledger.h"
 #include "app/status.h"
@@ -18,6 +19,9 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitPortBusy = 3;
+
+// At the end, for copies between engines on GPUs and objects.
+constexpr std::chrono::seconds kCopiesPatience(5);
 
 // In /status; a fleet's worth, and still a page that can be read.
 constexpr std::size_t kPeersShown = 1000;
@@ -151,7 +155,7 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
              cache::make_eviction_policy(config.eviction_policy),
              metrics_,
              config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll),
-      devices_(copy_helpers()),
+      devices_({copy_helpers(), settings_.serves_lmcache_driven, config.cuda_driver_path}, clock_),
       quarantine_(clock_),
       instances_(instance_limits(config), quarantine_, clock_),
       sessions_(index_, session_limits(config), clock_),
@@ -169,7 +173,7 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
       dialects_(settings_.default_release, metrics_, clock_),
       dispatch_(services_, dialects_),
       maintenance_(maintenance_plan(config),
-                   {*pool_, index_, quarantine_, instances_, sessions_, prompts_},
+                   {*pool_, index_, devices_, quarantine_, instances_, sessions_, prompts_},
                    clock_,
                    metrics_) {
   for (const auto& [salt, bytes] : config_.salt_quotas) {
@@ -181,6 +185,12 @@ Server::~Server() {
   http_.reset();
   if (transport_ != nullptr) {
     transport_->stop();
+  }
+  if (!devices_.drain(kCopiesPatience)) {
+    // An engine's event does not come; taking its memory away under the device would be worse than
+    // leaving everything to the system. The next start sweeps the segment.
+    log::error("copies of an engine on a GPU do not end; ending without them");
+    std::_Exit(kExitFailure);
   }
 }
 
@@ -274,6 +284,7 @@ std::string Server::status_json() const {
   facts.quarantined = quarantine_.slot_count();
   facts.sessions = sessions_.count();
   facts.unanswered = sessions_.unanswered_count();
+  facts.cuda = devices_.cuda_text();
   facts.instances = instances_.status();
   facts.refused = instances_.refused_ids();
   facts.connections = transport_->counts().connections;

@@ -175,6 +175,7 @@ std::string render_status(const config::Config& config, const StatusFacts& facts
       {"registered_non_cuda_instance_ids", engines.own_ids},
       {"non_cuda_context_meta", engines.own_meta},
       {"refused_instance_ids", refused},
+      {"cuda", facts.cuda},
       {"instance_id", config.instance_id},
       {"connections", facts.connections},
       {"client_connections", client_connections(facts)},

@@ -20,6 +20,7 @@ struct StatusFacts {
   bool growth_failed = false;
   cache::CacheStats cache{};
   std::size_t quarantined = 0;
+  std::string cuda;  // the driver that was found, or why there is none
   std::size_t sessions = 0;
   std::size_t unanswered = 0;
   std::vector<sessions::InstanceStatus> instances;

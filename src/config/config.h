@@ -38,6 +38,7 @@ struct Config {
 
   std::uint32_t chunk_tokens = 256;
   TransferMode transfer_mode = TransferMode::kAuto;
+  std::string cuda_driver_path;          // LARDER_CUDA_DRIVER; "" for the system's
   bool separate_object_groups = true;    // a hybrid model's chunk is an object for each window size
   std::string default_release = "auto";  // or a version; the rooms above know which exist
 

@@ -225,6 +225,7 @@ Defaults that differ from 0.5.2's: `--l1-size-gb` and `--eviction-policy` need n
 |---|---|
 | `LMCACHE_LOG_LEVEL` | log level, when `--log-level` is absent |
 | `LMCACHE_COORDINATOR_URL` | ignored, with a line in the log |
+| `LARDER_CUDA_DRIVER` | path of the CUDA driver's library, instead of libcuda.so.1 |
 | `LMCACHE_TRACK_USAGE`, `DO_NOT_TRACK` | nothing is ever sent anywhere |
 
 ## Supported

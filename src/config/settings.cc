@@ -378,6 +378,7 @@ class Settler {
                              : name == "lmcache_driven" ? TransferMode::kLmcacheDriven
                                                         : TransferMode::kAuto;
     }
+    config.cuda_driver_path = environment_value("LARDER_CUDA_DRIVER");
     if (const Given* separate = given("separate-object-groups")) {
       config.separate_object_groups = separate->on;
     }

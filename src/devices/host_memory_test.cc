@@ -123,7 +123,8 @@ class HostMemoryTest : public testing::Test {
     std::memset(segment.bytes().data(), 0, segment.bytes().size());
   }
 
-  Devices devices_{1};
+  const SteadyClock clock_;
+  Devices devices_{{.copy_helpers = 1, .looks_for_cuda = false}, clock_};
   EngineSegment first_{kSegmentBytes};
   EngineSegment second_{kSegmentBytes};
   std::size_t object_bytes_ = 0;
@@ -218,7 +219,8 @@ TEST_F(HostMemoryTest, SegmentsThatDoNotFitAreRefused) {
 }
 
 TEST(Devices, MemoryOfSeveralKindsIsRefused) {
-  Devices devices(0);
+  const SteadyClock clock;
+  Devices devices({.looks_for_cuda = false}, clock);
   std::vector<TensorHandle> handles(2);
   handles[0].memory = SharedSegmentHandle{"/lmcache_kv_1_1", 16};
   handles[1].memory = CudaMemoryHandle{};
@@ -226,7 +228,8 @@ TEST(Devices, MemoryOfSeveralKindsIsRefused) {
 }
 
 TEST(Devices, AClientOfCudaEventsGetsNoneWhereThereIsNoDevice) {
-  Devices devices(0);
+  const SteadyClock clock;
+  Devices devices({.looks_for_cuda = false}, clock);
   EXPECT_EQ(devices.completed_event(std::vector<std::byte>(64)), std::nullopt);
   EXPECT_EQ(devices.completed_event(host_event()), host_event());
 }

@@ -55,7 +55,7 @@ class TestServices {
   metrics::Registry registry;
   std::unique_ptr<pool::Pool> pool;
   cache::CacheIndex index;
-  devices::Devices devices{0};
+  devices::Devices devices{{.looks_for_cuda = false}, clock};
   sessions::Quarantine quarantine;
   sessions::Instances instances;
   sessions::Sessions sessions;

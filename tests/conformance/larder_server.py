@@ -91,12 +91,14 @@ class LarderServer:
         chunk_tokens: int = 8,
         port: int | None = None,
         http_port: int | None = None,
+        variables: dict[str, str] | None = None,
     ) -> None:
         self.port = port or free_port()
         self.http_port = http_port or free_port()
         self.pool_bytes = int(pool_mib * MIB)
         self.chunk_tokens = chunk_tokens
         self._flags = flags
+        self._variables = variables or {}
         self._log = tempfile.NamedTemporaryFile(prefix="larder-", suffix=".log", delete=False)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -131,7 +133,7 @@ class LarderServer:
             self.command(),
             stdout=self._log,
             stderr=self._log,
-            env=environment(),
+            env={**environment(), **self._variables},
             preexec_fn=_die_with_parent,
         )
         running.append(self)

@@ -34,8 +34,12 @@ def _opcodes(value: Any) -> bytes:
         return _opcodes(module) + _opcodes(name) + b"\x93"
     if isinstance(value, str):
         return b"\x8c" + bytes([len(value)]) + value.encode()
+    if isinstance(value, bool):
+        return b"\x88" if value else b"\x89"
     if isinstance(value, int):
         return b"J" + struct.pack("<i", value)
+    if isinstance(value, bytes):
+        return b"C" + bytes([len(value)]) + value
     assert isinstance(value, tuple)
     return b"(" + b"".join(map(_opcodes, value)) + b"t"
 

@@ -10,88 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 from larder_server import LarderServer
+from memory_engine import SHAPE, STUB, MemoryEngine
 from polling import until
-from server_state import CHUNK
 from tensor_handles import SHARED_TENSOR_EXT, Global, SharedTensor, pickled_object
-from test_frames_of_every_release import VERSIONS, FrameClient, assert_idle, prompt
+from test_frames_of_every_release import VERSIONS, assert_idle, prompt
 from wire import ABSENT
 
-
-
-STUB = b"stub_ipc_handle"
-BLOCK_TOKENS = 4
-BLOCKS = 12
-SHAPE = (2, BLOCKS, 1, BLOCK_TOKENS, 8)  # one head: its order does not matter
-BLOCK_BYTES = BLOCK_TOKENS * 8 * 2
-PLANE_BYTES = BLOCKS * BLOCK_BYTES
-
-
-class MemoryEngine:
-    """An engine of two layers whose memory the server reads."""
-
-    def __init__(self, port: int, version: str) -> None:
-        self.client = FrameClient(port, version)
-        assert self.client.ask("GET_CHUNK_SIZE") == CHUNK
-        self.instance = self.client.instance
-        self.layers = [SharedTensor(SHAPE) for _ in range(2)]
-
-    def close(self) -> None:
-        self.client.close()
-        for layer in self.layers:
-            layer.close()
-
-    def handles(self) -> list[Any]:
-        """The tensors in the release's form."""
-        newer = self.client.version >= (0, 5, 6)
-        return [layer.mapped() if newer else layer.pickled() for layer in self.layers]
-
-    def register(self, *, handles: list[Any] | None = None, model: str = "memory") -> None:
-        """REGISTER_KV_CACHE."""
-        groups = [[]] if self.client.version >= (0, 4, 7) else []
-        answer = self.client.ask(
-            "REGISTER_KV_CACHE", self.instance, self.handles() if handles is None else handles,
-            model, 1, "vllm", {"kv_layout": "HND"}, *groups,
-        )  # fmt: skip
-        assert answer is ABSENT
-
-    def key(self, tokens: list[int], request_id: str) -> dict[str, Any]:
-        return self.client.key(tokens, request_id, worker_id=0, model_name="memory")
-
-    def _lists(self, ids: list[int]) -> list[Any]:
-        return ids if self.client.version < (0, 4, 7) else [ids]
-
-    def store(self, tokens: list[int], ids: list[int], event: bytes = STUB) -> list[Any]:
-        """STORE; its answer."""
-        key = self.key(tokens, "s")
-        return self.client.ask("STORE", key, self.instance, self._lists(ids), event)
-
-    def retrieve(
-        self, tokens: list[int], ids: list[int], request_id: str = "r", skip: int = 0
-    ) -> list[Any]:
-        """RETRIEVE; its answer."""
-        key = self.key(tokens, request_id)
-        return self.client.ask("RETRIEVE", key, self.instance, self._lists(ids), STUB, skip)
-
-    def lookup(self, tokens: list[int], request_id: str = "r") -> int:
-        return self.client.lookup(self.client.key(tokens, request_id, model_name="memory"))
-
-    def fill(self) -> None:
-        for number, layer in enumerate(self.layers):
-            layer.memory[:] = bytes((place * (number + 3) + 1) % 251 for place in range(layer.bytes))
-
-    def block(self, layer: int, block: int) -> bytes:
-        """Both planes of one block."""
-        memory = self.layers[layer].memory
-        at = block * BLOCK_BYTES
-        return memory[at : at + BLOCK_BYTES] + memory[PLANE_BYTES + at :][:BLOCK_BYTES]
-
-    def blocks(self, ids: list[int]) -> list[bytes]:
-        return [self.block(layer, block) for layer in range(2) for block in ids]
 
 
 @pytest.fixture

@@ -1,0 +1,101 @@
+"""An engine whose memory the server reads, by frames made by hand, in the dialect of any release.
+
+Goal: REGISTER_KV_CACHE, STORE and RETRIEVE without LMCache's client. Method: FrameClient of
+test_frames_of_every_release.py, with tensors that this process can look into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from server_state import CHUNK
+from tensor_handles import SharedTensor
+from test_frames_of_every_release import FrameClient
+from wire import ABSENT
+
+STUB = b"stub_ipc_handle"
+BLOCK_TOKENS = 4
+BLOCKS = 12
+SHAPE = (2, BLOCKS, 1, BLOCK_TOKENS, 8)  # one head: its order does not matter
+BLOCK_BYTES = BLOCK_TOKENS * 8 * 2
+PLANE_BYTES = BLOCKS * BLOCK_BYTES
+
+
+class Tensor(Protocol):
+    """One layer, wherever it is."""
+
+    memory: Any
+    bytes: int
+
+    def pickled(self) -> Any: ...
+
+    def mapped(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class MemoryEngine:
+    """An engine of two layers whose memory the server reads; `tensor` makes a layer."""
+
+    def __init__(
+        self, port: int, version: str, tensor: Callable[[], Tensor] = lambda: SharedTensor(SHAPE)
+    ) -> None:
+        self.client = FrameClient(port, version)
+        assert self.client.ask("GET_CHUNK_SIZE") == CHUNK
+        self.instance = self.client.instance
+        self.layers = [tensor() for _ in range(2)]
+
+    def close(self) -> None:
+        self.client.close()
+        for layer in self.layers:
+            layer.close()
+
+    def handles(self) -> list[Any]:
+        """The tensors in the release's form."""
+        newer = self.client.version >= (0, 5, 6)
+        return [layer.mapped() if newer else layer.pickled() for layer in self.layers]
+
+    def register(self, *, handles: list[Any] | None = None, model: str = "memory") -> None:
+        """REGISTER_KV_CACHE."""
+        groups = [[]] if self.client.version >= (0, 4, 7) else []
+        answer = self.client.ask(
+            "REGISTER_KV_CACHE", self.instance, self.handles() if handles is None else handles,
+            model, 1, "vllm", {"kv_layout": "HND"}, *groups,
+        )  # fmt: skip
+        assert answer is ABSENT
+
+    def key(self, tokens: list[int], request_id: str) -> dict[str, Any]:
+        return self.client.key(tokens, request_id, worker_id=0, model_name="memory")
+
+    def _lists(self, ids: list[int]) -> list[Any]:
+        return ids if self.client.version < (0, 4, 7) else [ids]
+
+    def store(self, tokens: list[int], ids: list[int], event: bytes = STUB) -> list[Any]:
+        """STORE; its answer."""
+        key = self.key(tokens, "s")
+        return self.client.ask("STORE", key, self.instance, self._lists(ids), event)
+
+    def retrieve(
+        self, tokens: list[int], ids: list[int], request_id: str = "r", event: bytes = STUB
+    ) -> list[Any]:
+        """RETRIEVE; its answer."""
+        key = self.key(tokens, request_id)
+        return self.client.ask("RETRIEVE", key, self.instance, self._lists(ids), event, 0)
+
+    def lookup(self, tokens: list[int], request_id: str = "r") -> int:
+        return self.client.lookup(self.client.key(tokens, request_id, model_name="memory"))
+
+    def fill(self) -> None:
+        for number, layer in enumerate(self.layers):
+            layer.memory[:] = bytes((place * (number + 3) + 1) % 251 for place in range(layer.bytes))
+
+    def block(self, layer: int, block: int) -> bytes:
+        """Both planes of one block."""
+        memory = self.layers[layer].memory
+        at = block * BLOCK_BYTES
+        planes = (memory[at + plane : at + plane + BLOCK_BYTES] for plane in (0, PLANE_BYTES))
+        return b"".join(map(bytes, planes))
+
+    def blocks(self, ids: list[int]) -> list[bytes]:
+        return [self.block(layer, block) for layer in range(2) for block in ids]

@@ -1,0 +1,185 @@
+"""Engines on GPUs against a server whose CUDA driver is the fake of tests/fake_cuda.
+
+Goal: the whole CUDA path through the wire: handles as each release sends them, events of both sides,
+the answer that leaves before the copies are done, and answers to what fails. Method: this process is
+the engine (fake_cuda_engine.py); what the server is told to load runs its streams on threads, later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from fake_cuda_engine import FakeGpu, GpuTensor, driver
+from larder_server import LarderServer
+from memory_engine import BLOCKS, SHAPE, MemoryEngine
+from polling import until
+from server_state import CHUNK
+from test_frames_of_every_release import VERSIONS, assert_idle, prompt
+from wire import ABSENT
+
+IDS, ELSEWHERE = [3, 1, 4, 10, 5, 9], [0, 2, 6, 7, 8, 11]
+FLAGS = ["--worker-reap-timeout-seconds", "3", "--worker-registration-grace-seconds", "3"]
+
+
+@pytest.fixture(scope="module")
+def gpu() -> FakeGpu:
+    """The engine's driver: one for the process, as a real one is."""
+    return FakeGpu()
+
+
+def cuda_server(**variables: str) -> LarderServer:
+    """A server that finds a driver; each copy takes a moment."""
+    return LarderServer(
+        *FLAGS, chunk_tokens=CHUNK, pool_mib=16,
+        variables={
+            "LARDER_CUDA_DRIVER": str(driver("fake_cuda")), "FAKE_CUDA_COPY_US": "200", **variables,
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture
+def server() -> Iterator[LarderServer]:
+    with cuda_server() as started:
+        yield started
+
+
+Engines = Callable[[LarderServer, str], MemoryEngine]
+
+
+@pytest.fixture
+def engines(gpu: FakeGpu) -> Iterator[Engines]:
+    """Makes engines of a release; closes them."""
+    made: list[MemoryEngine] = []
+
+    def make(server: LarderServer, version: str) -> MemoryEngine:
+        made.append(MemoryEngine(server.port, version, lambda: GpuTensor(gpu, SHAPE)))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def store(engine: MemoryEngine, gpu: FakeGpu, tokens: list[int]) -> None:
+    """STORE, and wait until the server's event says that the blocks were read."""
+    event, stored = engine.store(tokens, IDS, gpu.recorded_event())
+    assert stored is True
+    gpu.wait(event)
+
+
+def wait_for_hits(engine: MemoryEngine, tokens: list[int], request_id: str) -> None:
+    """A store is committed when its copies are done, a moment after its answer."""
+
+    def hits() -> bool:
+        found = engine.lookup(tokens, request_id)
+        if found != 3:
+            engine.client.end(request_id)
+        return found == 3
+
+    until(hits, "the chunks are there")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_blocks_come_back_as_they_were(
+    gpu: FakeGpu, server: LarderServer, engines: Engines, version: str
+) -> None:
+    engine = engines(server, version)
+    engine.register()
+    status = server.status()
+    assert status["cuda"].startswith("CUDA "), status["cuda"]
+    assert status["cache_context_meta"][str(engine.instance)]["device"] == "cuda:0"
+    engine.fill()
+    tokens = prompt()
+    stored = engine.blocks(IDS)
+    store(engine, gpu, tokens)
+    wait_for_hits(engine, tokens, "r")
+    event, found = engine.retrieve(tokens, ELSEWHERE, "r", gpu.recorded_event())
+    assert found is True
+    gpu.wait(event)
+    assert engine.blocks(ELSEWHERE) == stored
+    assert engine.blocks(IDS) == stored
+    engine.client.end("r")
+    until(lambda: server.l1()["read_locked_count"] == 0, "the pins are given back")
+    assert engine.client.ask("UNREGISTER_KV_CACHE", engine.instance) is ABSENT
+    assert_idle(server)
+
+
+@pytest.mark.parametrize("version", ["0.4.7", "0.5.2", "0.5.6"])
+def test_what_fails_has_an_event_that_opens(
+    gpu: FakeGpu, server: LarderServer, engines: Engines, version: str
+) -> None:
+    """A client before 0.5.5 opens whatever comes; later ones take an empty one for complete."""
+    engine = engines(server, version)
+
+    def assert_refused(answer: list[object]) -> None:
+        event, succeeded = answer
+        assert succeeded is False
+        if version < "0.5.5":
+            assert isinstance(event, bytes)
+            gpu.wait(event)
+
+    tokens = prompt()
+    assert_refused(engine.store(tokens, IDS, gpu.recorded_event()))
+    assert_refused(engine.retrieve(tokens, IDS, "r", gpu.recorded_event()))
+    engine.register()
+    assert_refused(engine.store(tokens, IDS[:3], gpu.recorded_event()))
+    assert_refused(engine.store(tokens, [*IDS[:5], BLOCKS], gpu.recorded_event()))
+    assert_refused(engine.retrieve(tokens, IDS, "r", gpu.recorded_event()))
+    assert_refused(engine.store(tokens, IDS, b"\xff" * 64))
+    assert engine.lookup(tokens) == 0
+    engine.client.end("r")
+    engine.fill()
+    store(engine, gpu, tokens)
+    wait_for_hits(engine, tokens, "r")
+    engine.client.end("r")
+
+
+@pytest.mark.parametrize("function", ["cuMemcpyBatchAsync_v2", "cuEventRecord", "cuStreamWaitEvent"])
+def test_a_copy_that_the_driver_refuses_publishes_nothing(
+    gpu: FakeGpu, engines: Engines, function: str
+) -> None:
+    with cuda_server(FAKE_CUDA_FAIL=f"{function}:1:700") as server:
+        engine = engines(server, "0.5.2")
+        engine.register()
+        engine.fill()
+        outcomes = []
+        for _ in range(6):
+            tokens = prompt()
+            event, stored = engine.store(tokens, IDS, gpu.recorded_event())
+            gpu.wait(event)
+            outcomes.append(stored)
+            if stored:
+                wait_for_hits(engine, tokens, "r")
+            else:
+                assert engine.lookup(tokens) == 0
+            engine.client.end("r")
+        assert outcomes.count(False) <= 1, "the driver failed once"
+        until(lambda: server.l1()["write_locked_count"] == 0, "no reservation is left")
+
+
+def test_a_dead_engine_is_forgotten(gpu: FakeGpu, server: LarderServer, engines: Engines) -> None:
+    engine = engines(server, "0.5.2")
+    engine.register()
+    engine.fill()
+    for _ in range(20):
+        key = engine.key(prompt(), "s")
+        engine.client.send("STORE", key, engine.instance, [IDS], gpu.recorded_event())
+    engine.client.close()
+    until(lambda: not server.status()["registered_gpu_ids"], "it is reaped", seconds=60)
+    until(lambda: server.l1()["write_locked_count"] == 0, "no reservation is left")
+
+
+def test_a_device_that_the_server_does_not_have_is_refused(
+    gpu: FakeGpu, server: LarderServer, engines: Engines
+) -> None:
+    engine = engines(server, "0.5.2")
+    uuid, gpu.uuid = gpu.uuid, "00000000-0000-0000-0000-000000000000"
+    try:
+        engine.register()
+    finally:
+        gpu.uuid = uuid
+    assert engine.instance in server.status()["refused_instance_ids"]
+    event, stored = engine.store(prompt(), IDS, gpu.recorded_event())
+    assert stored is False
+    gpu.wait(event)
