@@ -21,8 +21,8 @@ std::byte* checked(void* memory) {
 
 Buffer::Buffer(Kind kind, std::size_t bytes) : kind_(kind), capacity_(bytes) {
   if (kind == Kind::kExact) {
-    heap_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-    data_ = heap_.get();
+    heap_.resize(bytes);
+    data_ = heap_.data();
     return;
   }
   // No huge pages: the kernel takes milliseconds to find them, in the middle of receiving.

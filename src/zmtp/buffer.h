@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace larder::zmtp {
 
@@ -89,8 +90,8 @@ class Buffer {
 
   const Kind kind_;
   std::size_t capacity_;
-  std::unique_ptr<std::byte[]> heap_;  // of kExact
-  std::byte* data_ = nullptr;          // of the heap or of a mapping
+  std::vector<std::byte> heap_;  // of kExact
+  std::byte* data_ = nullptr;    // of the heap or of a mapping
   std::atomic<std::uint32_t> references_{0};
   std::shared_ptr<BufferCache> home_;  // where it goes afterwards; shared by everything out of it
 };
