@@ -140,7 +140,8 @@ class OwnServer {
     void connection_opened(transport::ConnectionId /*connection*/,
                            const transport::PeerName& /*peer*/) override {}
 
-    void connection_closed(transport::ConnectionId /*connection*/) override {}
+    void connection_closed(transport::ConnectionId /*connection*/,
+                           transport::ConnectionEnd /*how*/) override {}
 
    private:
     PoolMemory pool_;
