@@ -101,6 +101,12 @@ class OwnServer {
 
     void arrived(std::size_t bytes) override { object_ = object_.subspan(bytes); }
 
+    std::size_t keep(std::span<const std::byte> bytes) override { return bytes.size(); }
+
+    std::size_t kept_ahead() const override { return 0; }
+
+    void finish(std::span<std::byte> /*kept*/) override {}
+
    private:
     PoolMemory& pool_;
     std::span<std::byte> object_;

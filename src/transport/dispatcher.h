@@ -65,7 +65,7 @@ struct Request {
   ConnectionId connection{};
   std::vector<Frame>
       frames;  // uid, operation, payloads; without the identity. May be of any number, also 0
-  std::vector<PlacedFrame> placed;  // payloads that went to a sink of place(); empty in `frames`
+  std::vector<PlacedFrame> placed;  // payloads of which pieces went to a sink of place()
   Route route;
   std::unique_ptr<FrameStorage> storage;
 
@@ -73,6 +73,9 @@ struct Request {
     std::size_t total = 0;
     for (const Frame& frame : frames) {
       total += frame.size();
+    }
+    for (const PlacedFrame& one : placed) {
+      total += one.bytes;
     }
     return total;
   }
@@ -103,8 +106,8 @@ class Dispatcher {
   virtual std::optional<Route> route(const Request& request) = 0;
 
   // Wire thread, when a payload of many kilobytes begins to arrive and the frames before it are
-  // known: where it is to be received, headers and object bytes as the sink decides, instead of
-  // into a buffer that run() copies out of. nullptr: into a buffer. Only what takes microseconds.
+  // known: who says which pieces of it are received where (zmtp/frame_sink.h), instead of all of it
+  // into a buffer that run() copies out of. nullptr: nobody. Only what takes microseconds.
   // The sink is used on the wire thread and then belongs to the request; one that is destroyed
   // without having been run gives back what it had reserved. Not called for a connection's first
   // message.

@@ -349,6 +349,12 @@ class FakeDispatcher final : public Dispatcher {
 
     void arrived(std::size_t count) override { used_ += count; }
 
+    std::size_t keep(std::span<const std::byte> rest) override { return rest.size(); }
+
+    std::size_t kept_ahead() const override { return 0; }
+
+    void finish(std::span<std::byte> /*kept*/) override {}
+
     std::vector<std::byte> bytes;
 
    private:

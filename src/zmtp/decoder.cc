@@ -12,6 +12,10 @@ namespace {
 // Less is not worth a call to the kernel.
 constexpr std::size_t kRoomMin = 4U << 10;
 
+// What a sink sees at a time of what may be in front of a piece: few bytes of the piece are to be
+// copied then.
+constexpr std::size_t kSortedBytes = 4U << 10;
+
 // uid, operation and two payloads: most requests.
 constexpr std::size_t kFramesExpected = 4;
 
@@ -28,17 +32,8 @@ std::span<const std::byte> Decoder::unread() const {
 }
 
 std::span<std::byte> Decoder::writable(std::size_t bytes_max) {
-  if (state_ == State::kLargeBody && sink_ != nullptr) {
-    const std::span<std::byte> room = sink_->room();
-    LARDER_CHECK(!room.empty());
-    return room.first(std::min({room.size(), large_bytes_ - large_received_, bytes_max}));
-  }
   if (state_ == State::kLargeBody) {
-    if (large_received_ == large_->capacity()) {
-      large_->grow(std::min(large_->capacity() * 2, std::max(large_bytes_, large_->capacity())));
-    }
-    const std::size_t end = std::min(large_bytes_, large_->capacity());
-    return large_->bytes().subspan(large_received_, std::min(end - large_received_, bytes_max));
+    return large_room(bytes_max);
   }
   make_room();
   const std::span<std::byte> room = block_->bytes().subspan(end_);
@@ -51,8 +46,46 @@ void Decoder::received(std::size_t bytes) {
     return;
   }
   large_received_ += bytes;
-  if (sink_ != nullptr) {
+  if (sink_ == nullptr) {
+    large_kept_ += bytes;
+  } else if (!sink_->room().empty()) {
     sink_->arrived(bytes);
+  } else {
+    sort_in(large_->bytes().subspan(large_kept_, bytes));
+  }
+}
+
+std::span<std::byte> Decoder::large_room(std::size_t bytes_max) {
+  std::size_t wanted = std::min(large_bytes_ - large_received_, bytes_max);
+  if (sink_ != nullptr) {
+    const std::span<std::byte> room = sink_->room();
+    if (!room.empty()) {
+      return room.first(std::min(room.size(), wanted));
+    }
+    wanted = std::min(wanted, std::max(sink_->kept_ahead(), kSortedBytes));
+  }
+  if (large_kept_ == large_->capacity()) {
+    large_->grow(std::min(large_->capacity() * 2, std::max(large_bytes_, large_->capacity())));
+  }
+  return large_->bytes().subspan(large_kept_, std::min(wanted, large_->capacity() - large_kept_));
+}
+
+// What came at the end of the buffer stays there, or goes to the sink.
+void Decoder::sort_in(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const std::span<std::byte> room = sink_->room();
+    if (!room.empty()) {
+      const std::span<std::byte> piece = bytes.first(std::min(room.size(), bytes.size()));
+      std::copy(piece.begin(), piece.end(), room.begin());
+      sink_->arrived(piece.size());
+      bytes = bytes.subspan(piece.size());
+      continue;
+    }
+    const std::size_t kept = sink_->keep(bytes);
+    LARDER_CHECK(kept == bytes.size() || (kept < bytes.size() && !sink_->room().empty()));
+    std::memmove(large_->bytes().data() + large_kept_, bytes.data(), kept);
+    large_kept_ += kept;
+    bytes = bytes.subspan(kept);
   }
 }
 
@@ -99,8 +132,7 @@ void Decoder::drop_all() {
   message_ = {};
   message_bytes_ = 0;
   sink_.reset();
-  large_received_ = 0;
-  buffered_bytes_ = 0;
+  large_received_ = large_kept_ = 0;
   block_ = BufferRef();
   begin_ = end_ = 0;
 }
@@ -228,12 +260,10 @@ void Decoder::begin_large(const FrameHeader& header) {
   if (sinks_ != nullptr) {
     sink_ = sinks_->find(message_.frames, header.body_bytes);
   }
-  if (sink_ == nullptr) {
-    large_ = memory_.take_large(header.body_bytes);
-  }
+  large_ = memory_.take_large(sink_ == nullptr ? header.body_bytes : kBlockBytes);
   consume(header.header_bytes);
   large_bytes_ = header.body_bytes;
-  large_received_ = 0;
+  large_received_ = large_kept_ = 0;
   large_has_more_ = header.has_more;
   state_ = State::kLargeBody;
   // What has come of it is less than the frame, and less than a block.
@@ -251,17 +281,15 @@ std::optional<Event> Decoder::read_large_body() {
   }
   state_ = State::kTraffic;
   large_received_ = 0;
-  if (sink_ != nullptr) {
-    return add_placed_frame();
-  }
   const BufferRef owner = std::exchange(large_, BufferRef());
-  return add_frame(owner->bytes().first(large_bytes_), owner, large_has_more_);
-}
-
-std::optional<Event> Decoder::add_placed_frame() {
-  message_.placed.push_back({message_.frames.size(), std::move(sink_)});
-  message_bytes_ += large_bytes_;
-  return add_frame(Frame(), BufferRef(), large_has_more_);
+  const std::span<std::byte> kept = owner->bytes().first(std::exchange(large_kept_, 0));
+  if (sink_ != nullptr) {
+    sink_->finish(kept);
+    const std::size_t placed_bytes = large_bytes_ - kept.size();
+    message_bytes_ += placed_bytes;
+    message_.placed.push_back({message_.frames.size(), std::move(sink_), placed_bytes});
+  }
+  return add_frame(kept, owner, large_has_more_);
 }
 
 std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, bool has_more) {
@@ -271,7 +299,6 @@ std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, boo
   ++frame_count_;
   message_.frames.push_back(frame);
   message_bytes_ += frame.size();
-  buffered_bytes_ += frame.size();
   if (owner && (message_.owners.empty() || !(message_.owners.back() == owner))) {
     message_.owners.push_back(owner);
   }
@@ -279,7 +306,6 @@ std::optional<Event> Decoder::add_frame(Frame frame, const BufferRef& owner, boo
     return std::nullopt;
   }
   message_bytes_ = 0;
-  buffered_bytes_ = 0;
   return Event::kMessage;
 }
 

@@ -71,9 +71,9 @@ class Decoder {
     return state_ == State::kLargeBody || unfinished_bytes() > 0 || !message_.frames.empty();
   }
 
-  // How much of it, what went to sinks excepted.
+  // How much of it, wherever it lies.
   std::size_t unfinished_bytes() const {
-    return buffered_bytes_ + (sink_ ? 0 : large_received_) + unread().size();
+    return message_bytes_ + large_received_ + unread().size();
   }
 
   // Whole frames so far, commands included: signs of life.
@@ -101,7 +101,8 @@ class Decoder {
   std::optional<Event> read_message_frame(const FrameHeader& header);
   std::optional<Event> read_large_body();
   void begin_large(const FrameHeader& header);
-  std::optional<Event> add_placed_frame();
+  std::span<std::byte> large_room(std::size_t bytes_max);
+  void sort_in(std::span<std::byte> bytes);
   std::optional<Event> add_frame(Frame frame, const BufferRef& owner, bool has_more);
   Event act_on(const Command& command);
   void make_room();
@@ -119,16 +120,16 @@ class Decoder {
   std::size_t end_ = 0;
   std::size_t needed_ = 1;  // unread bytes that let next() go on
 
-  BufferRef large_;                  // of the frame being received, or
-  std::unique_ptr<FrameSink> sink_;  // its sink
+  BufferRef large_;                  // of the frame being received
+  std::unique_ptr<FrameSink> sink_;  // what takes pieces of it, if there is one
   std::size_t large_bytes_ = 0;
   std::size_t large_received_ = 0;
+  std::size_t large_kept_ = 0;  // of them, in the buffer
   bool large_has_more_ = false;
 
   std::uint64_t frame_count_ = 0;
   Message message_;
-  std::size_t message_bytes_ = 0;   // of its whole frames,
-  std::size_t buffered_bytes_ = 0;  // and of those that lie in buffers
+  std::size_t message_bytes_ = 0;  // of its whole frames
 };
 
 }  // namespace larder::zmtp

@@ -169,11 +169,20 @@ TEST_F(DecoderTest, EveryWholeFrameIsASignOfLife) {
   EXPECT_EQ(feeder.decoder().frame_count(), before + 2);
 }
 
-// Takes every large frame that follows a frame "place", in pieces of growing size.
+// Of every large frame that follows a frame "place", what a pattern says: so many bytes stay in the
+// frame, so many are a piece, and again.
+struct Stretch {
+  std::size_t kept;
+  std::size_t piece;
+};
+
+using Pattern = std::vector<Stretch>;
+
 class PieceSink final : public FrameSink {
  public:
-  PieceSink(std::vector<std::string>& pieces, int& alive) : pieces_(pieces), alive_(alive) {
+  PieceSink(const Pattern& pattern, int& alive) : pattern_(pattern), alive_(alive) {
     ++alive_;
+    begin_stretch();
   }
 
   PieceSink(const PieceSink&) = delete;
@@ -182,33 +191,62 @@ class PieceSink final : public FrameSink {
   ~PieceSink() override { --alive_; }
 
   std::span<std::byte> room() override {
-    if (used_ == piece_.size()) {
-      flush();
-      piece_.resize(piece_.size() * 3 + 1);
+    if (kept_left_ > 0 || pieces_.empty()) {
+      return {};
     }
-    return std::as_writable_bytes(std::span(piece_)).subspan(used_);
+    return std::as_writable_bytes(std::span(pieces_.back())).subspan(used_);
   }
 
-  void arrived(std::size_t bytes) override { used_ += bytes; }
-
-  std::string all() {
-    flush();
-    std::string all;
-    for (const std::string& piece : pieces_) {
-      all += piece;
+  void arrived(std::size_t bytes) override {
+    used_ += bytes;
+    if (used_ == pieces_.back().size()) {
+      begin_stretch();
     }
-    return all;
   }
+
+  std::size_t keep(std::span<const std::byte> bytes) override {
+    if (pieces_.empty()) {
+      return bytes.size();
+    }
+    const std::size_t kept = std::min(bytes.size(), kept_left_);
+    kept_left_ -= kept;
+    return kept;
+  }
+
+  std::size_t kept_ahead() const override { return kept_left_ / 2; }
+
+  void finish(std::span<std::byte> kept) override {
+    is_finished = true;
+    std::reverse(kept.begin(), kept.end());
+  }
+
+  // The frame as it was sent. REQUIRES: finished.
+  std::string whole(std::string kept) {
+    std::reverse(kept.begin(), kept.end());
+    std::string whole;
+    pieces_.back().resize(used_);
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      const std::size_t in_front = std::min(pattern_[i % pattern_.size()].kept, kept.size());
+      whole += kept.substr(0, in_front) + pieces_[i];
+      kept.erase(0, in_front);
+    }
+    return whole + kept;
+  }
+
+  bool is_finished = false;
 
  private:
-  void flush() {
-    pieces_.push_back(piece_.substr(0, used_));
+  void begin_stretch() {
+    const Stretch& stretch = pattern_[pieces_.size() % pattern_.size()];
+    kept_left_ = stretch.kept;
+    pieces_.emplace_back(stretch.piece, '\0');
     used_ = 0;
   }
 
-  std::vector<std::string>& pieces_;
+  const Pattern& pattern_;
   int& alive_;
-  std::string piece_;
+  std::vector<std::string> pieces_;
+  std::size_t kept_left_ = 0;
   std::size_t used_ = 0;
 };
 
@@ -219,40 +257,91 @@ class PieceSinks final : public FrameSinks {
       return nullptr;
     }
     asked_for = body_bytes;
-    pieces.clear();
-    return std::make_unique<PieceSink>(pieces, alive);
+    return std::make_unique<PieceSink>(pattern, alive);
   }
 
+  Pattern pattern{{0, 50'000}};
   std::uint64_t asked_for = 0;
-  std::vector<std::string> pieces;
   int alive = 0;
 };
 
-TEST_F(DecoderTest, ALargeFrameIsReceivedWhereItsSinkWantsIt) {
-  std::string body(300'000, '\0');
+std::string varied_bytes(std::size_t size) {
+  std::string body(size, '\0');
   for (std::size_t i = 0; i < body.size(); ++i) {
     body[i] = static_cast<char>(i * 7 + i / 251);
   }
+  return body;
+}
+
+TEST_F(DecoderTest, PiecesOfALargeFrameAreReceivedWhereItsSinkWantsThem) {
+  const std::string body = varied_bytes(300'000);
   const std::string stream =
       dealer_hello() + message_bytes({"uid", "place", body, "tail"}) + message_bytes({"next"});
-  for (const std::size_t piece : {std::size_t{977}, std::size_t{70'001}, stream.size()}) {
-    PieceSinks sinks;
-    Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
-    for (std::size_t at = 0; at < stream.size(); at += piece) {
-      ASSERT_TRUE(feeder.feed(std::string_view(stream).substr(at, piece)));
-      ASSERT_LT(feeder.decoder().unfinished_bytes(), kBlockBytes);  // none of it is ours
-      feeder.decoder().rest();
+  const std::vector<Pattern> patterns{{{0, 1}, {0, 99'000}},
+                                      {{700, 40'000}},
+                                      {{5, 3}, {0, 9000}, {90'000, 1}},
+                                      {{1, 1}},
+                                      {{1'000'000, 1}},
+                                      {{0, 1'000'000}}};
+  for (const Pattern& pattern : patterns) {
+    for (const std::size_t piece : {std::size_t{977}, std::size_t{70'001}, stream.size()}) {
+      PieceSinks sinks;
+      sinks.pattern = pattern;
+      Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+      for (std::size_t at = 0; at < stream.size(); at += piece) {
+        ASSERT_TRUE(feeder.feed(std::string_view(stream).substr(at, piece)));
+        feeder.decoder().rest();
+      }
+      ASSERT_EQ(feeder.kept().size(), 2U);
+      Message& message = feeder.kept()[0];
+      ASSERT_EQ(message.placed.size(), 1U);
+      EXPECT_EQ(message.placed[0].index, 2U);
+      EXPECT_EQ(sinks.asked_for, body.size());
+      EXPECT_EQ(message.frames[2].size() + message.placed[0].bytes, body.size());
+      auto& sink = static_cast<PieceSink&>(*message.placed[0].sink);
+      EXPECT_TRUE(sink.is_finished);
+      EXPECT_TRUE(sink.whole(text_of(message.frames[2])) == body);
+      message = Message();
+      EXPECT_EQ(sinks.alive, 0);
     }
-    ASSERT_EQ(feeder.kept().size(), 2U);
-    Message& message = feeder.kept()[0];
-    EXPECT_EQ(feeder.reading().messages[0], (TextFrames{"uid", "place", "", "tail"}));
-    ASSERT_EQ(message.placed.size(), 1U);
-    EXPECT_EQ(message.placed[0].index, 2U);
-    EXPECT_EQ(sinks.asked_for, body.size());
-    EXPECT_TRUE(static_cast<PieceSink&>(*message.placed[0].sink).all() == body);
-    message = Message();
-    EXPECT_EQ(sinks.alive, 0);
   }
+}
+
+TEST_F(DecoderTest, HowPiecesComeMakesNoDifference) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto below = [&random](std::size_t bound) { return random() % bound; };
+  for (int round = 0; round < 100; ++round) {
+    const std::string body = varied_bytes(kBlockBytes + 1 + below(200'000));
+    const std::string stream = dealer_hello() + message_bytes({"place", body});
+    PieceSinks sinks;
+    sinks.pattern.resize(1 + below(4));
+    for (Stretch& stretch : sinks.pattern) {
+      stretch = {below(3) == 0 ? below(50'000) : below(600), 1 + below(below(2) == 0 ? 9 : 60'000)};
+    }
+    Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+    for (std::size_t at = 0; at < stream.size();) {
+      const std::size_t size = 1 + (below(3) == 0 ? below(10) : below(90'000));
+      ASSERT_TRUE(feeder.feed(std::string_view(stream).substr(at, size)));
+      at += size;
+    }
+    ASSERT_EQ(feeder.kept().size(), 1U);
+    const Message& message = feeder.kept()[0];
+    ASSERT_EQ(message.placed.size(), 1U);
+    auto& sink = static_cast<PieceSink&>(*message.placed[0].sink);
+    ASSERT_TRUE(sink.whole(text_of(message.frames[1])) == body) << "round " << round;
+  }
+}
+
+TEST_F(DecoderTest, WhatASinkTookIsPartOfWhatIsUnfinished) {
+  PieceSinks sinks;
+  Feeder feeder(memory_, {.message_bytes_max = 1U << 20, .frames_max = 16}, &sinks);
+  const std::string stream = dealer_hello() + message_bytes({"place", varied_bytes(200'000)});
+  feeder.feed(std::string_view(stream).substr(0, stream.size() - 1));
+  EXPECT_EQ(feeder.decoder().unfinished_bytes(), 5U + 200'000U - 1U);
+  feeder.feed(std::string_view(stream).substr(stream.size() - 1));
+  EXPECT_EQ(feeder.decoder().unfinished_bytes(), 0U);
 }
 
 TEST_F(DecoderTest, ASinksBytesCountForTheMessagesLimit) {

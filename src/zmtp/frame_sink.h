@@ -1,9 +1,10 @@
-// frame_sink.h - somebody else's place for the body of one large frame, so that it is received
-// where it is wanted instead of being copied there.
+// frame_sink.h - somebody else's places for pieces of one large frame, so that they are received
+// where they are wanted instead of being copied there.
 //
-// Asked for when the frame's header has been read and the frames before it are known. The decoder
-// owns the sink while it receives, the message afterwards; a connection that ends in between
-// destroys it. One thread at a time.
+// Asked for when the frame's header has been read and the frames before it are known. What is not
+// such a piece stays in the frame, in a buffer as any frame's. The decoder owns the sink while it
+// receives, the message afterwards; a connection that ends in between destroys it. One thread at a
+// time.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +21,22 @@ class FrameSink {
   FrameSink& operator=(const FrameSink&) = delete;
   virtual ~FrameSink() = default;
 
-  // Where the next bytes go, of any size but none. May change with what has arrived: headers here,
-  // an object's bytes there.
+  // Where the next bytes of a piece go. Empty: the next bytes are to be seen by keep(). Changes
+  // with arrived() and keep() only.
   virtual std::span<std::byte> room() = 0;
 
   // So many more are at the front of room().
   virtual void arrived(std::size_t bytes) = 0;
+
+  // Sees what came while room() was empty, and says how many at its front stay in the frame: all,
+  // or those in front of a piece, for which there is room() then.
+  virtual std::size_t keep(std::span<const std::byte> bytes) = 0;
+
+  // So many more stay in the frame whatever they are: they are received in one go. May be 0.
+  virtual std::size_t kept_ahead() const = 0;
+
+  // The whole frame has come, and this is what stayed in it; the sink may put it right.
+  virtual void finish(std::span<std::byte> kept) = 0;
 };
 
 class FrameSinks {
@@ -35,7 +46,7 @@ class FrameSinks {
   FrameSinks& operator=(const FrameSinks&) = delete;
   virtual ~FrameSinks() = default;
 
-  // nullptr: there is none for this frame, and it is received into a buffer.
+  // nullptr: there is none for this frame, and all of it is received into a buffer.
   virtual std::unique_ptr<FrameSink> find(std::span<const std::span<const std::byte>> begun,
                                           std::uint64_t body_bytes) = 0;
 };

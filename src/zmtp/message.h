@@ -13,10 +13,11 @@ namespace larder::zmtp {
 
 using Frame = std::span<const std::byte>;
 
-// A frame whose bytes went elsewhere; it is empty among the message's frames.
+// A frame pieces of which went elsewhere; among the message's frames is the rest of it.
 struct PlacedFrame {
   std::size_t index;
   std::unique_ptr<FrameSink> sink;
+  std::size_t bytes;  // that went to the sink
 };
 
 struct Message {
