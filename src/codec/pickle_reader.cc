@@ -4,53 +4,11 @@
 #include <utility>
 
 #include "codec/pickle_machine.h"
+#include "codec/pickle_opcodes.h"
 #include "codec/utf8.h"
 
 namespace larder::codec {
 namespace {
-
-enum class Opcode : std::uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kEmptyTuple = ')',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kBinUnicode = 'X',
-  kEmptyList = ']',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kAppends = 'e',
-  kBinGet = 'h',
-  kLongBinGet = 'j',
-  kList = 'l',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kSetItems = 'u',
-  kEmptyDict = '}',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-};
 
 Error malformed(const char* what) {
   return Error{Code::kMalformed, what};

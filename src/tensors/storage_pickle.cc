@@ -150,6 +150,7 @@ bool is_list_of_key(const PickleDocument& document, std::string_view key) {
 
 // What follows the pickles: the count once more, and exactly that many elements.
 Result<std::span<const std::byte>> raw_bytes(std::span<const std::byte> rest,
+                                             RawBytesElsewhere elsewhere,
                                              const StorageDescription& storage,
                                              std::size_t bytes_max) {
   if (rest.size() < sizeof(std::uint64_t)) {
@@ -159,7 +160,11 @@ Result<std::span<const std::byte>> raw_bytes(std::span<const std::byte> rest,
   for (std::size_t i = 0; i < sizeof(count); ++i) {
     count |= std::to_integer<std::uint64_t>(rest[i]) << (8 * i);
   }
-  const std::span<const std::byte> bytes = rest.subspan(sizeof(count));
+  const std::span<const std::byte> behind = rest.subspan(sizeof(count));
+  if (elsewhere.has_value() && !behind.empty()) {
+    return malformed("storage: bytes that should be elsewhere");
+  }
+  const std::span<const std::byte> bytes = elsewhere.value_or(behind);
   const std::size_t element_bytes = storage.dtype.has_value() ? item_bytes(*storage.dtype) : 1;
   if (count != storage.count || bytes.size() % element_bytes != 0 ||
       bytes.size() / element_bytes != count) {
@@ -173,7 +178,9 @@ Result<std::span<const std::byte>> raw_bytes(std::span<const std::byte> rest,
 
 }  // namespace
 
-Result<PickledStorage> read_storage(std::span<const std::byte> blob, std::size_t bytes_max) {
+Result<PickledStorage> read_storage(std::span<const std::byte> blob,
+                                    RawBytesElsewhere elsewhere,
+                                    std::size_t bytes_max) {
   std::span<const std::byte> rest = blob;
   const Result<PickleDocument> magic = next_pickle(rest);
   if (!magic || !is_magic(magic.value())) {
@@ -199,7 +206,8 @@ Result<PickledStorage> read_storage(std::span<const std::byte> blob, std::size_t
   if (!keys || !is_list_of_key(keys.value(), storage.value().key)) {
     return malformed("storage: the list of keys does not name it");
   }
-  const Result<std::span<const std::byte>> bytes = raw_bytes(rest, storage.value(), bytes_max);
+  const Result<std::span<const std::byte>> bytes =
+      raw_bytes(rest, elsewhere, storage.value(), bytes_max);
   if (!bytes) {
     return bytes.error();
   }

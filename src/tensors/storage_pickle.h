@@ -20,8 +20,13 @@ struct PickledStorage {
   std::span<const std::byte> bytes;
 };
 
+// Where the raw bytes are: behind the five pickles, or elsewhere, and then the blob ends there.
+using RawBytesElsewhere = std::optional<std::span<const std::byte>>;
+
 // kMalformed for anything else, also when bytes follow or are missing; kTooLarge beyond
 // `bytes_max`.
-Result<PickledStorage> read_storage(std::span<const std::byte> blob, std::size_t bytes_max);
+Result<PickledStorage> read_storage(std::span<const std::byte> blob,
+                                    RawBytesElsewhere elsewhere,
+                                    std::size_t bytes_max);
 
 }  // namespace larder::tensors

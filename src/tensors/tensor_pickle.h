@@ -30,6 +30,7 @@ struct TensorView {
   std::span<const std::byte> storage;  // the whole storage, in the input
 
   bool is_contiguous() const;
+  bool is_whole_storage() const;      // and in its order: the storage's bytes are the tensor's
   std::size_t element_count() const;  // 1 for a scalar, 0 when any dimension is 0
 };
 
@@ -38,10 +39,19 @@ struct TensorListLimits {
   std::size_t storage_bytes_max;  // of one storage
 };
 
+// Bytes of a storage that were cut out of the pickle (object_cutter.h).
+struct CutBytes {
+  std::size_t position;              // where in the pickle that is left they would begin
+  std::span<const std::byte> bytes;  // where they are
+};
+
 // kMalformed for anything that is not such a list; kTooLarge beyond the limits or kDimensionsMax.
-// Every view is bounds-checked here; one without elements may name any offset.
+// Every view is bounds-checked here; one without elements may name any offset. `cuts`, by position,
+// are all of a storage's bytes each; the lengths of the blobs that they were the ends of are those
+// of what is left.
 Result<std::vector<TensorView>> read_tensor_list(std::span<const std::byte> pickle,
-                                                 const TensorListLimits& limits);
+                                                 const TensorListLimits& limits,
+                                                 std::span<const CutBytes> cuts = {});
 
 // Copies the tensor's elements row-major into `to`, converting nothing. kMismatch unless dtype and
 // shape equal the layout's and `to` has exactly bytes_of(layout) bytes. A contiguous tensor is one

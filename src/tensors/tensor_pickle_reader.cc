@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
@@ -107,20 +108,32 @@ Result<void> check_bounds(const TensorView& tensor) {
   return {};
 }
 
+// Where a list comes from.
+struct ListInput {
+  std::span<const std::byte> pickle;
+  std::span<const CutBytes> cuts;
+};
+
 class ListReader {
  public:
-  ListReader(const PickleDocument& document, std::size_t storage_bytes_max)
-      : document_(document), storage_bytes_max_(storage_bytes_max) {}
+  ListReader(const PickleDocument& document, const ListInput& input, std::size_t storage_bytes_max)
+      : document_(document), input_(input), storage_bytes_max_(storage_bytes_max) {}
 
   Result<TensorView> tensor(PickleIndex index);
 
+  // Whether every cut was a storage's.
+  bool has_used_all_cuts() const { return cuts_used_ == input_.cuts.size(); }
+
  private:
   Result<const PickledStorage*> storage(PickleIndex index);
+  RawBytesElsewhere find_cut(std::span<const std::byte> blob) const;
   Result<Dtype> dtype(PickleIndex index) const;
   bool is_plain(const std::vector<PickleIndex>& arguments, std::size_t metadata_at) const;
 
   const PickleDocument& document_;
+  const ListInput input_;
   std::size_t storage_bytes_max_;
+  std::size_t cuts_used_ = 0;
   // By the value that holds the bytes, so that a blob is read once however many tensors refer to
   // it.
   std::unordered_map<PickleIndex, PickledStorage> storages_;
@@ -138,13 +151,22 @@ Result<const PickledStorage*> ListReader::storage(PickleIndex index) {
   }
   auto found = storages_.find(blob_at);
   if (found == storages_.end()) {
-    Result<PickledStorage> read = read_storage(*blob, storage_bytes_max_);
+    const RawBytesElsewhere cut = find_cut(*blob);
+    Result<PickledStorage> read = read_storage(*blob, cut, storage_bytes_max_);
     if (!read) {
       return read.error();
     }
+    cuts_used_ += cut.has_value() ? 1U : 0U;
     found = storages_.emplace(blob_at, read.value()).first;
   }
   return &found->second;
+}
+
+RawBytesElsewhere ListReader::find_cut(std::span<const std::byte> blob) const {
+  const auto end = static_cast<std::size_t>(blob.data() + blob.size() - input_.pickle.data());
+  const auto cut = std::ranges::lower_bound(input_.cuts, end, {}, &CutBytes::position);
+  return cut != input_.cuts.end() && cut->position == end ? RawBytesElsewhere(cut->bytes)
+                                                          : std::nullopt;
 }
 
 Result<Dtype> ListReader::dtype(PickleIndex index) const {
@@ -223,7 +245,8 @@ Result<TensorView> ListReader::tensor(PickleIndex index) {
 }  // namespace
 
 Result<std::vector<TensorView>> read_tensor_list(std::span<const std::byte> pickle,
-                                                 const TensorListLimits& limits) {
+                                                 const TensorListLimits& limits,
+                                                 std::span<const CutBytes> cuts) {
   const Result<PickleDocument> read =
       codec::read_pickle(pickle, allowed_globals(), limits_for(limits.tensors_max));
   if (!read) {
@@ -238,7 +261,7 @@ Result<std::vector<TensorView>> read_tensor_list(std::span<const std::byte> pick
   if (list->items.size() > limits.tensors_max) {
     return Error{Code::kTooLarge, "tensor list: too many tensors"};
   }
-  ListReader reader(document, limits.storage_bytes_max);
+  ListReader reader(document, {pickle, cuts}, limits.storage_bytes_max);
   std::vector<TensorView> tensors;
   tensors.reserve(list->items.size());
   for (const PickleIndex item : list->items) {
@@ -247,6 +270,9 @@ Result<std::vector<TensorView>> read_tensor_list(std::span<const std::byte> pick
       return tensor.error();
     }
     tensors.push_back(std::move(tensor).value());
+  }
+  if (!reader.has_used_all_cuts()) {
+    return malformed("tensor list: bytes were cut out that are no storage's");
   }
   return tensors;
 }

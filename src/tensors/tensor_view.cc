@@ -113,6 +113,10 @@ bool TensorView::is_contiguous() const {
   return element_count() == 0 || runs_of(*this).outer_dimensions == 0;
 }
 
+bool TensorView::is_whole_storage() const {
+  return offset == 0 && is_contiguous() && element_count() * item_bytes(dtype) == storage.size();
+}
+
 std::size_t TensorView::element_count() const {
   if (std::ranges::find(shape, 0) != shape.end()) {
     return 0;
