@@ -21,6 +21,7 @@
 #define LARDER_PT_GUARDED_BY(x) LARDER_THREAD_ATTRIBUTE(pt_guarded_by(x))
 #define LARDER_REQUIRES(...) LARDER_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define LARDER_ACQUIRE(...) LARDER_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
+#define LARDER_TRY_ACQUIRE(...) LARDER_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
 #define LARDER_RELEASE(...) LARDER_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define LARDER_EXCLUDES(...) LARDER_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
 #define LARDER_NO_THREAD_ANALYSIS LARDER_THREAD_ATTRIBUTE(no_thread_safety_analysis)
@@ -34,6 +35,8 @@ class LARDER_CAPABILITY("mutex") Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void lock() LARDER_ACQUIRE() { mutex_.lock(); }
+
+  bool try_lock() LARDER_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
 
   void unlock() LARDER_RELEASE() { mutex_.unlock(); }
 
@@ -52,6 +55,29 @@ class LARDER_SCOPED_CAPABILITY MutexLock {
 
  private:
   Mutex& mutex_;
+};
+
+// Holds the mutex if nobody else does. The analysis does not follow it: whoever uses it carries
+// LARDER_NO_THREAD_ANALYSIS.
+class MutexTryLock {
+ public:
+  explicit MutexTryLock(Mutex& mutex) LARDER_NO_THREAD_ANALYSIS : mutex_(mutex),
+                                                                  is_held_(mutex.try_lock()) {}
+
+  ~MutexTryLock() LARDER_NO_THREAD_ANALYSIS {
+    if (is_held_) {
+      mutex_.unlock();
+    }
+  }
+
+  MutexTryLock(const MutexTryLock&) = delete;
+  MutexTryLock& operator=(const MutexTryLock&) = delete;
+
+  bool is_held() const { return is_held_; }
+
+ private:
+  Mutex& mutex_;
+  const bool is_held_;
 };
 
 // Waits on a Mutex that the caller holds. Always wait in a loop that tests the condition.

@@ -46,6 +46,17 @@ Result<std::size_t> GrowingSpace::take(std::size_t bytes) {
   return take_locked(bytes);
 }
 
+std::optional<std::size_t> GrowingSpace::take_now(std::size_t bytes) LARDER_NO_THREAD_ANALYSIS {
+  LARDER_CHECK(bytes > 0);
+  const MutexTryLock lock(mutex_);
+  if (!lock.is_held()) {
+    return std::nullopt;
+  }
+  const std::optional<std::size_t> offset = allocator_.take(rounded(bytes));
+  publish();
+  return offset;
+}
+
 Result<std::size_t> GrowingSpace::exchange(std::span<const Range> ranges, std::size_t bytes) {
   const MutexLock lock(mutex_);
   for (const Range& range : ranges) {

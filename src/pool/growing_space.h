@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "base/mutex.h"
@@ -48,6 +49,10 @@ class GrowingSpace {
 
   // As Pool::take, as an offset. REQUIRES: bytes > 0.
   Result<std::size_t> take(std::size_t bytes) LARDER_EXCLUDES(mutex_);
+
+  // The same without waiting for anything: nullopt as well where room would have to be reserved
+  // first, and while another thread is at it.
+  std::optional<std::size_t> take_now(std::size_t bytes) LARDER_EXCLUDES(mutex_);
 
   // REQUIRES: taken with the same number of bytes, and not given back yet.
   void give_back(std::size_t offset, std::size_t bytes) LARDER_EXCLUDES(mutex_);

@@ -195,6 +195,36 @@ TEST(GrowingSpace, OthersTakeWhileAReservationRuns) {
   EXPECT_EQ(space.used_bytes(), 16 * kMebibyte);
 }
 
+TEST(GrowingSpace, TakingNowNeitherReservesNorWaits) {
+  Mutex gate;
+  FakeSystem system(8 * kMebibyte);
+  std::atomic<bool> is_reserving{false};
+  GrowingSpace space(limits(8 * kMebibyte, 4 * kMebibyte),
+                     [&](std::size_t offset, std::size_t bytes) {
+                       is_reserving = true;
+                       const MutexLock lock(gate);
+                       return system.reserve(offset, bytes);
+                     });
+  EXPECT_FALSE(space.take_now(kPage).has_value()) << "nothing is reserved yet";
+  EXPECT_EQ(system.calls(), 0);
+  EXPECT_TRUE(space.grow());
+  EXPECT_EQ(space.take_now(4 * kMebibyte - kPage), std::optional<std::size_t>(0));
+  EXPECT_FALSE(space.take_now(2 * kPage).has_value());
+  gate.lock();
+  is_reserving = false;
+  std::thread grower([&] { space.grow(); });
+  while (!is_reserving) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(space.take_now(kPage), std::optional(4 * kMebibyte - kPage)) << "while another grows";
+  EXPECT_FALSE(space.take_now(kPage).has_value());
+  gate.unlock();
+  grower.join();
+  EXPECT_EQ(space.take_now(kPage), std::optional(4 * kMebibyte));
+  space.give_back(4 * kMebibyte, kPage);
+  EXPECT_EQ(space.used_bytes(), 4 * kMebibyte);
+}
+
 TEST(GrowingSpace, ExchangesNeighboursForOneLargerRange) {
   FakeSystem system(8 * kMebibyte);
   GrowingSpace space(limits(8 * kMebibyte, 8 * kMebibyte), system.function());

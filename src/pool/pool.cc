@@ -167,6 +167,11 @@ Result<Slot> Pool::take(std::size_t bytes) {
   return Slot(this, *offset, bytes);
 }
 
+Slot Pool::take_now(std::size_t bytes) {
+  const std::optional<std::size_t> offset = state_->space.take_now(bytes);
+  return offset.has_value() ? Slot(this, *offset, bytes) : Slot();
+}
+
 Result<Slot> Pool::exchange(std::vector<Slot> slots, std::size_t bytes) {
   LARDER_CHECK(bytes > 0);
   std::vector<Range> ranges;

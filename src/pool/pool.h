@@ -88,6 +88,10 @@ class Pool {
   // bytes > 0.
   Result<Slot> take(std::size_t bytes);
 
+  // The same without waiting for anything, as the thread that receives must: an invalid slot where
+  // there is no room, none yet, or another thread is taking.
+  Slot take_now(std::size_t bytes);
+
   // Gives `slots` back and takes one of `bytes` in one step, so that nobody else takes the room
   // that was made for it. As take(). REQUIRES: all are of this pool.
   Result<Slot> exchange(std::vector<Slot> slots, std::size_t bytes);
