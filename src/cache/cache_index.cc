@@ -34,6 +34,7 @@ CacheIndex::CacheIndex(pool::Pool& pool,
 }
 
 CacheIndex::~CacheIndex() {
+  release_returned();
   LARDER_CHECK(pinned_objects_.load() == 0 && reserved_objects_.load() == 0);
 }
 
@@ -77,6 +78,7 @@ void CacheIndex::clear() {
 }
 
 CacheStats CacheIndex::stats() const {
+  release_returned();
   return {resident_objects_.load(),
           pinned_objects_.load(),
           reserved_objects_.load(),
@@ -91,6 +93,21 @@ void CacheIndex::release(std::span<Object* const> objects) {
       unpin(*object, dropped);
     }
   }
+}
+
+void CacheIndex::release_later(std::list<ReadLease> leases) noexcept {
+  const MutexLock lock(returned_mutex_);
+  returned_.splice(returned_.end(), leases);
+  has_returned_.store(true);
+}
+
+void CacheIndex::release_returned() const {
+  if (!has_returned_.exchange(false)) {
+    return;
+  }
+  std::list<ReadLease> leases;  // given back after the lock is released
+  const MutexLock lock(returned_mutex_);
+  leases.swap(returned_);
 }
 
 bool CacheIndex::publish(WriteLease& lease) {

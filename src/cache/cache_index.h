@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -98,10 +99,17 @@ class CacheIndex {
   // the front as fit. An empty lease when there is nothing to store. kTooLarge when one object can
   // never fit; kNoSpace when not even one fits now, or into the salt's quota. With selective
   // admission, chunks from the first declined one on count as not missing. `skip` is asked without
-  // the index's mutex.
+  // the index's mutex. `filled` are slots that hold the range's objects already, by chunk: a valid
+  // one is moved into the lease instead of a new one, if its chunk is to be stored.
   Result<WriteLease> reserve(const KeySpace& space,
                              const StoreRange& range,
-                             const std::function<bool(const keys::ObjectId&)>& skip);
+                             const std::function<bool(const keys::ObjectId&)>& skip,
+                             std::span<pool::Slot> filled = {});
+
+  // For a thread that must not wait for the index, as the one that sends objects: the pins go with
+  // the next reserve(), evict_down_to() or stats() of another thread. Taken as list nodes, so that
+  // nothing can fail.
+  void release_later(std::list<ReadLease> leases) noexcept;
 
   // Counts as a use of these chunks, where they are resident.
   void touch(std::span<const NeededSpace> spaces,
@@ -115,6 +123,10 @@ class CacheIndex {
   // Evicts until at most `used_bytes` of the pool are in use, at most `objects_max` objects per
   // call. Returns how many went.
   std::size_t evict_down_to(std::size_t used_bytes, std::size_t objects_max);
+
+  // The same for what is not there yet: nothing with selective admission, which is to compare what
+  // goes with what comes.
+  void evict_ahead(std::size_t used_bytes, std::size_t objects_max);
 
   // What a cache salt may hold, in bytes of the pool. Applies with policies that keep tenants
   // apart, else it is only remembered. A store beyond the quota evicts of its own salt; what is
@@ -138,6 +150,7 @@ class CacheIndex {
                                                          // go back to the pool
 
   void release(std::span<Object* const> objects);
+  void release_returned() const;
   bool publish(WriteLease& lease);
   void forget(WriteLease& lease);
 
@@ -206,6 +219,11 @@ class CacheIndex {
   std::uint64_t newest_use_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t clear_count_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t tenants_made_ LARDER_GUARDED_BY(mutex_) = 0;
+
+  // Leases on their way back are no part of what the index says it holds.
+  mutable Mutex returned_mutex_;  // held for a moment, and with no other
+  mutable std::list<ReadLease> returned_ LARDER_GUARDED_BY(returned_mutex_);
+  mutable std::atomic<bool> has_returned_{false};
 
   std::atomic<std::uint64_t> resident_objects_{0};
   std::atomic<std::uint64_t> pinned_objects_{0};

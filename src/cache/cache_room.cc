@@ -19,15 +19,25 @@ constexpr int kRoundsMax = 16;
 // Objects of a lowered quota that go under one hold of the mutex.
 constexpr std::size_t kTrimSlice = 256;
 
+pool::Slot take_filled(std::span<pool::Slot> filled, std::size_t position, std::size_t bytes) {
+  if (position >= filled.size() || !filled[position].valid()) {
+    return {};
+  }
+  LARDER_CHECK(filled[position].size() == bytes);
+  return std::move(filled[position]);
+}
+
 }  // namespace
 
 Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
                                        const StoreRange& range,
-                                       const std::function<bool(const keys::ObjectId&)>& skip) {
+                                       const std::function<bool(const keys::ObjectId&)>& skip,
+                                       std::span<pool::Slot> filled) {
   const Result<std::size_t> bytes = tensors::bytes_of(space.layout);
   if (!bytes) {
     return bytes.error();
   }
+  release_returned();
   WriteLease lease;
   std::vector<std::size_t> missing = find_missing(space, range, lease);
   // Asked outside the mutex: the caller looks through its own transfers under a lock of its own.
@@ -46,7 +56,10 @@ Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
       refused = Error{Code::kNoSpace, "the quota of the cache salt is used up"};
       break;
     }
-    Result<pool::Slot> slot = pool_.take(*bytes);
+    Result<pool::Slot> slot = take_filled(filled, chunk - range.first_chunk, *bytes);
+    if (!slot->valid()) {
+      slot = pool_.take(*bytes);
+    }
     if (!slot && slot.error().code == Code::kNoSpace) {
       keep_prefix(space, range, chunk + 1, kept);
       if (admission_ == Admission::kSelective && !admits(space, range, chunk)) {
@@ -72,6 +85,7 @@ Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
 }
 
 std::size_t CacheIndex::evict_down_to(std::size_t used_bytes, std::size_t objects_max) {
+  release_returned();
   const std::size_t used = pool_.usage().used_bytes;
   if (used <= used_bytes) {
     return 0;
@@ -88,6 +102,12 @@ std::size_t CacheIndex::evict_down_to(std::size_t used_bytes, std::size_t object
     dropped.push_back(evict(*victim));
   }
   return dropped.size();
+}
+
+void CacheIndex::evict_ahead(std::size_t used_bytes, std::size_t objects_max) {
+  if (admission_ == Admission::kAll) {
+    evict_down_to(used_bytes, objects_max);
+  }
 }
 
 void CacheIndex::set_quota(const std::string& cache_salt, std::uint64_t bytes) {

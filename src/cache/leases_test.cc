@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
 #include <optional>
 
 #include "cache/test_cache.h"
@@ -53,6 +54,54 @@ TEST_F(Leases, TheDestructorGivesThePinsBack) {
     EXPECT_EQ(pinned(), 4U);
   }
   EXPECT_EQ(pinned(), 0U);
+}
+
+TEST_F(Leases, PinsThatAreReleasedLaterAreInNobodysWay) {
+  for (int i = 0; i < 2; ++i) {
+    std::list<ReadLease> node;
+    node.push_back(read());
+    EXPECT_EQ(cache_->evict_down_to(0, 100), 0U);
+    cache_->release_later(std::move(node));
+    if (i == 0) {
+      EXPECT_EQ(pinned(), 0U);
+    }
+  }
+  {
+    // Needs the room of all four.
+    const KeySpace large = {space_.model_name, "", {tensors::Dtype::kUint8, {64 * kTestAlign}}};
+    const Result<WriteLease> lease = cache_.reserve(large, test_prompt(2, 1));
+    EXPECT_TRUE(lease.has_value());
+  }
+  EXPECT_EQ(cache_->stats().resident_objects, 0U);
+}
+
+TEST_F(Leases, FilledSlotsBecomeTheObjectsOfTheirChunks) {
+  const std::vector<keys::ChunkHash> prompt = test_prompt(2, 4);
+  cache_.store(space_, std::span(prompt).first(1));
+  std::vector<pool::Slot> filled(4);
+  for (const std::size_t chunk : {0U, 1U, 3U}) {
+    filled[chunk] = std::move(*cache_.pool().take(kTestObjectBytes));
+    write_pattern(filled[chunk].bytes(), 10 + chunk);
+  }
+  const std::size_t second = filled[1].offset();
+  const std::size_t fourth = filled[3].offset();
+  {
+    Result<WriteLease> lease =
+        cache_->reserve(space_, {prompt, 0, keys::pack_kv_rank(1, 0)}, skip_none, filled);
+    ASSERT_TRUE(lease.has_value());
+    ASSERT_EQ(lease->size(), 3U);
+    EXPECT_TRUE(filled[0].valid()) << "its chunk is stored";
+    EXPECT_FALSE(filled[1].valid());
+    EXPECT_EQ(lease->slot(0).offset(), second);
+    EXPECT_NE(lease->slot(1).offset(), fourth) << "a slot of its own";
+    EXPECT_EQ(lease->slot(2).offset(), fourth);
+    EXPECT_TRUE(lease->commit());
+  }
+  filled.clear();
+  const Result<ReadLease> stored = cache_->acquire(space_, {prompt, 0, keys::pack_kv_rank(1, 0)});
+  ASSERT_TRUE(stored.has_value());
+  EXPECT_TRUE(has_pattern(stored->bytes(1), 11));
+  EXPECT_TRUE(has_pattern(stored->bytes(3), 13));
 }
 
 TEST_F(Leases, AMovedFromReadLeaseIsEmpty) {
