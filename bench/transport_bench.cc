@@ -6,8 +6,9 @@
 //
 //   noop          one small request at a time: median round trip, server CPU
 //   pipelined     32 small requests in flight: rate, server CPU
-//   store         copy mode: one message of 8 objects of 2 MiB, copied into the pool by a worker
-//   place         the same, received in the pool where the server can
+//   store         copy mode: one COMMIT_STORE of 8 objects of 2 MiB, pickled as clients do, run by
+//   the
+//                 real handlers behind both; the pool is full from the first half on
 //   ping          the slowest of a hundred round trips while another client sends a message of 1 GB
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,7 +41,8 @@ constexpr int kRounds = 7;
 constexpr int kRoundTrips = 4000;
 constexpr int kPipelined = 60'000;
 constexpr int kInFlight = 32;
-constexpr int kStores = 40;
+constexpr std::uint32_t kStores = 40;
+constexpr char kTrue = '\xc3';  // COMMIT_STORE's answer when all is stored
 constexpr std::size_t kGigabyte = std::size_t{1} << 30;
 
 double seconds_since(Clock::time_point begin) {
@@ -127,21 +129,26 @@ class Client {
   }
 
   // The payload is lent: it outlives the message.
-  void send_payload(char operation, std::vector<std::byte>& payload) {
+  void send_payload(char operation,
+                    const std::vector<std::vector<std::byte>>& front,
+                    std::vector<std::byte>& payload) {
     zmq_send(socket_, "\x01", 1, ZMQ_SNDMORE);
     zmq_send(socket_, &operation, 1, ZMQ_SNDMORE);
-    const std::string key(300, 'k');
-    zmq_send(socket_, key.data(), key.size(), ZMQ_SNDMORE);
+    for (const std::vector<std::byte>& frame : front) {
+      zmq_send(socket_, frame.data(), frame.size(), ZMQ_SNDMORE);
+    }
     zmq_msg_t message;
     zmq_msg_init_data(&message, payload.data(), payload.size(), nullptr, nullptr);
     LARDER_CHECK(zmq_msg_send(&message, socket_, 0) >= 0);
   }
 
-  void receive() {
+  // Returns the value's first byte.
+  char receive() {
     std::array<char, 16> frame{};
     for (int i = 0; i < 3; ++i) {
       LARDER_CHECK(zmq_recv(socket_, frame.data(), frame.size(), 0) > 0);
     }
+    return frame.front();
   }
 
   void ask_noop() {
@@ -193,22 +200,25 @@ void measure_pipelined(const ServerProcess& server, Figures& figures) {
       (server.cpu_seconds() - cpu) * kMilli / kPipelined * 1000;
 }
 
-void measure_store(const ServerProcess& server,
-                   char operation,
-                   const std::string& name,
-                   Figures& figures) {
+void measure_store(const ServerProcess& server, Figures& figures) {
   Client client(server.port());
-  std::vector<std::byte> payload(kObjects * kObjectBytes, std::byte{7});
+  const tensors::Layout layout{tensors::Dtype::kFloat16,
+                               {2, 1, handlers::kTestChunkTokens, kHidden}};
+  const std::vector<std::vector<std::byte>> objects(
+      kObjects, std::vector<std::byte>(handlers::object_bytes_of(kHidden), std::byte{7}));
+  std::vector<std::byte> payload = handlers::binary(handlers::list_of(layout, objects));
+  const std::vector<std::byte> instance = handlers::packed_int(kInstance);
   const double cpu = server.cpu_seconds();
   const Clock::time_point begin = Clock::now();
-  for (int i = 0; i < kStores; ++i) {
-    client.send_payload(operation, payload);
-    client.receive();
+  for (std::uint32_t i = 0; i < kStores; ++i) {
+    client.send_payload(
+        kCommitStore, {handlers::packed(handlers::key_of("r", i, kObjects)), instance}, payload);
+    LARDER_CHECK(client.receive() == kTrue);
   }
   const double gigabytes =
       static_cast<double>(payload.size()) * kStores / static_cast<double>(kGigabyte);
-  figures[name + " 8 x 2 MiB, GiB/s"] = gigabytes / seconds_since(begin);
-  figures[name + " server CPU, ms per GiB"] = (server.cpu_seconds() - cpu) * kMilli / gigabytes;
+  figures["store 8 x 2 MiB, GiB/s"] = gigabytes / seconds_since(begin);
+  figures["store server CPU, ms per GiB"] = (server.cpu_seconds() - cpu) * kMilli / gigabytes;
 }
 
 void measure_ping(const ServerProcess& server, std::vector<std::byte>& payload, Figures& figures) {
@@ -216,7 +226,7 @@ void measure_ping(const ServerProcess& server, std::vector<std::byte>& payload, 
   Client sender(server.port());
   std::atomic<bool> is_sent{false};
   std::thread sending([&] {
-    sender.send_payload(kNoop, payload);
+    sender.send_payload(kNoop, {}, payload);
     sender.receive();
     is_sent = true;
   });
@@ -236,8 +246,7 @@ Figures measure(std::vector<std::byte>& payload) {
   Figures figures;
   measure_noop(server, figures);
   measure_pipelined(server, figures);
-  measure_store(server, kStore, "store", figures);
-  measure_store(server, kPlace, "place", figures);
+  measure_store(server, figures);
   measure_ping(server, payload, figures);
   return figures;
 }

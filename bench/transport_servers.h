@@ -24,44 +24,46 @@
 #include <vector>
 
 #include "base/check.h"
+#include "handlers/handlers.h"
+#include "handlers/test_copy_mode.h"
 #include "metrics/metrics.h"
 #include "transport/server.h"
 
 namespace larder::bench {
 
-inline constexpr std::size_t kObjectBytes = 2U << 20;
 inline constexpr std::size_t kObjects = 8;
+inline constexpr std::int64_t kHidden = 131072;  // objects of 2 MiB
+inline constexpr std::uint64_t kInstance = 7;
+inline constexpr std::size_t kPoolBytes = 256U << 20;
 
-// Requests: 'N' is answered at once with "OK"; 'S' copies its last frame into pool memory, on a
-// transfer worker, and is answered with one byte; 'P' does the same, but where the server can, the
-// frame is received in the pool.
+// Requests: 'N' is answered at once with "OK"; the other is COMMIT_STORE of LMCache 0.5.2, run by
+// larder's own handlers on a worker.
 inline constexpr char kNoop = 'N';
-inline constexpr char kStore = 'S';
-inline constexpr char kPlace = 'P';
+inline constexpr char kCommitStore = 14;
 
-// Memory as a pool's: mapped and touched long ago, larger than the caches.
-class PoolMemory {
+// Larder's handlers over a pool, for COMMIT_STORE.
+class Handlers {
  public:
-  PoolMemory() : bytes_(kPoolBytes, std::byte{1}) {}
-
-  // The next place for an object.
-  std::span<std::byte> take() {
-    const std::size_t place = next_.fetch_add(1) % (kPoolBytes / kObjectBytes);
-    return std::span(bytes_).subspan(place * kObjectBytes, kObjectBytes);
+  Handlers() {
+    const auto registered = handlers::on_register_engine_driven(
+        services_.services, {}, handlers::registration_of(kInstance, kHidden));
+    LARDER_CHECK(registered.has_value());
   }
 
-  // As a handler would: object by object.
-  void store(std::span<const std::byte> payload) {
-    for (std::size_t at = 0; at < payload.size(); at += kObjectBytes) {
-      const auto object = payload.subspan(at, std::min(kObjectBytes, payload.size() - at));
-      std::memcpy(take().data(), object.data(), object.size());
-    }
+  // A connection of a client of 0.5.2.
+  void open(transport::ConnectionId connection) {
+    services_.dispatch.connection_opened(connection, {});
+    constexpr std::int64_t kGetChunkSize = 18;
+    const handlers::TestMessage hello(
+        {handlers::packed_int(0), handlers::packed_int(kGetChunkSize)},
+        static_cast<std::uint64_t>(connection));
+    LARDER_CHECK(services_.dispatch.route(hello.request).has_value());
   }
+
+  handlers::Dispatch& dispatch() { return services_.dispatch; }
 
  private:
-  static constexpr std::size_t kPoolBytes = 256U << 20;
-  std::vector<std::byte> bytes_;
-  std::atomic<std::size_t> next_{0};
+  handlers::TestServices services_{false, kPoolBytes};
 };
 
 inline std::vector<std::byte> text_bytes(std::string_view text) {
@@ -87,55 +89,25 @@ class OwnServer {
   std::uint16_t port() const { return server_->port(); }
 
  private:
-  // Object after object, as they come.
-  class PoolSink final : public transport::FrameSink {
-   public:
-    explicit PoolSink(PoolMemory& pool) : pool_(pool) {}
-
-    std::span<std::byte> room() override {
-      if (object_.empty()) {
-        object_ = pool_.take();
-      }
-      return object_;
-    }
-
-    void arrived(std::size_t bytes) override { object_ = object_.subspan(bytes); }
-
-    std::size_t keep(std::span<const std::byte> bytes) override { return bytes.size(); }
-
-    std::size_t kept_ahead() const override { return 0; }
-
-    void finish(std::span<std::byte> /*kept*/) override {}
-
-   private:
-    PoolMemory& pool_;
-    std::span<std::byte> object_;
-  };
-
   class BenchDispatcher final : public transport::Dispatcher {
    public:
     std::optional<transport::Route> route(const transport::Request& request) override {
-      const bool is_store = request.frames[1][0] != std::byte{kNoop};
-      return transport::Route{is_store ? transport::Lane::kTransfer : transport::Lane::kWire, 0, 0};
+      return is_noop(request.frames) ? transport::Route{} : handlers_.dispatch().route(request);
     }
 
-    std::unique_ptr<transport::FrameSink> place(transport::ConnectionId /*connection*/,
+    std::unique_ptr<transport::FrameSink> place(transport::ConnectionId connection,
                                                 std::span<const transport::Frame> begun,
-                                                std::uint64_t /*frame_bytes*/) override {
-      return begun.size() == 3 && begun[1][0] == std::byte{kPlace}
-                 ? std::make_unique<PoolSink>(pool_)
-                 : nullptr;
+                                                std::uint64_t frame_bytes) override {
+      return is_noop(begun) ? nullptr : handlers_.dispatch().place(connection, begun, frame_bytes);
     }
 
     transport::Reply run(const transport::Request& request) noexcept override {
+      if (!is_noop(request.frames)) {
+        return handlers_.dispatch().run(request);
+      }
       transport::Reply reply;
       reply.has_value = true;
-      if (request.frames[1][0] != std::byte{kNoop}) {
-        pool_.store(request.frames.back());
-        reply.small = text_bytes("1");
-      } else {
-        reply.small = text_bytes("OK");
-      }
+      reply.small = text_bytes("OK");
       return reply;
     }
 
@@ -143,14 +115,22 @@ class OwnServer {
       return run(request);
     }
 
-    void connection_opened(transport::ConnectionId /*connection*/,
-                           const transport::PeerName& /*peer*/) override {}
+    void connection_opened(transport::ConnectionId connection,
+                           const transport::PeerName& /*peer*/) override {
+      handlers_.open(connection);
+    }
 
-    void connection_closed(transport::ConnectionId /*connection*/,
-                           transport::ConnectionEnd /*how*/) override {}
+    void connection_closed(transport::ConnectionId connection,
+                           transport::ConnectionEnd how) override {
+      handlers_.dispatch().connection_closed(connection, how);
+    }
 
    private:
-    PoolMemory pool_;
+    static bool is_noop(std::span<const transport::Frame> frames) {
+      return frames.size() > 1 && frames[1].size() == 1 && frames[1][0] == std::byte{kNoop};
+    }
+
+    Handlers handlers_;
   };
 
   BenchDispatcher dispatcher_;
@@ -213,6 +193,7 @@ class LibzmqServer {
     zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, endpoint.data(), &size);
     const std::string text = endpoint.data();
     port_ = static_cast<std::uint16_t>(std::stoi(text.substr(text.rfind(':') + 1)));
+    handlers_.open(kConnection);
     std::thread([this] { run_wire(); }).detach();
     for (int i = 0; i < 2; ++i) {
       std::thread([this] { run_worker(); }).detach();
@@ -227,6 +208,8 @@ class LibzmqServer {
 
  private:
   using Parts = std::vector<Part>;
+
+  static constexpr transport::ConnectionId kConnection{1};
 
   void run_wire() {
     constexpr int kFramesPerRound = 256;
@@ -295,6 +278,19 @@ class LibzmqServer {
     return true;
   }
 
+  // What a handler of the request says.
+  std::vector<std::byte> answer_to(Parts& parts) {
+    transport::Request request;
+    request.connection = kConnection;
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      request.frames.push_back(parts[i].bytes());
+    }
+    const std::optional<transport::Route> route = handlers_.dispatch().route(request);
+    LARDER_CHECK(route.has_value());
+    request.route = *route;
+    return handlers_.dispatch().run(request).small;
+  }
+
   void run_worker() {
     for (;;) {
       Parts parts;
@@ -304,9 +300,10 @@ class LibzmqServer {
         parts = std::move(requests_.front());
         requests_.pop_front();
       }
-      pool_.store(parts.back().bytes());
+      const std::vector<std::byte> answer = answer_to(parts);
       parts.resize(3);
-      parts.emplace_back("1");
+      parts.emplace_back(
+          std::string_view(reinterpret_cast<const char*>(answer.data()), answer.size()));
       const std::lock_guard<std::mutex> lock(mutex_);
       answers_.push_back(std::move(parts));
       const std::uint64_t one = 1;
@@ -319,7 +316,7 @@ class LibzmqServer {
   void* monitor_;
   int wake_;
   std::uint16_t port_ = 0;
-  PoolMemory pool_;
+  Handlers handlers_;
   std::mutex mutex_;
   std::condition_variable work_;
   std::deque<Parts> requests_;

@@ -69,13 +69,14 @@ std::vector<std::string> render_ledger(const LedgerSources& sources) {
   const cache::CacheStats stats = sources.index.stats();
   std::vector<std::string> lines{
       fmt::format("{} objects, {} of them pinned, {} more reserved; {} sessions, {} instances, {} "
-                  "slots at rest",
+                  "slots at rest, {} bytes in slots of stores that are arriving",
                   stats.resident_objects,
                   stats.pinned_objects,
                   stats.reserved_objects,
                   sources.sessions.count(),
                   sources.instances.count(),
-                  sources.quarantine.slot_count())};
+                  sources.quarantine.slot_count(),
+                  sources.landings.byte_count())};
   add_lines(sources.sessions.status(kSessionsShownMax), lines);
   add_lines(sources.instances.status(), lines);
   add_lines(sources.quarantine.status(), lines);

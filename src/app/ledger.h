@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/cache_index.h"
+#include "handlers/landing.h"
 #include "sessions/instances.h"
 #include "sessions/quarantine.h"
 #include "sessions/sessions.h"
@@ -19,6 +20,7 @@ struct LedgerSources {
   const sessions::Instances& instances;
   const sessions::Sessions& sessions;
   const sessions::Quarantine& quarantine;
+  const handlers::Landings& landings;
 };
 
 // One line each; the totals first. Of many sessions, the oldest thousand.

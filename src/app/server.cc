@@ -195,7 +195,8 @@ Server::~Server() {
 }
 
 void Server::log_ledger() const {
-  for (const std::string& line : render_ledger({index_, instances_, sessions_, quarantine_})) {
+  const LedgerSources sources{index_, instances_, sessions_, quarantine_, dispatch_.landings()};
+  for (const std::string& line : render_ledger(sources)) {
     log::info("ledger: {}", line);
   }
 }
@@ -244,6 +245,9 @@ void Server::register_gauges() {
   metrics_.gauge("larder_transport_buffered_bytes",
                  "Bytes of requests that are being received, waiting or running",
                  [this] { return static_cast<double>(transport_->counts().buffered_bytes); });
+  metrics_.gauge("larder_landing_bytes", "Bytes in slots of stores that are arriving", [this] {
+    return static_cast<double>(dispatch_.landings().byte_count());
+  });
   metrics_.gauge("larder_quarantined_objects",
                  "Slots that rest because their client may still touch them",
                  [this] { return static_cast<double>(quarantine_.slot_count()); });

@@ -31,6 +31,14 @@ Reading Dialects::read(sessions::ConnectionId connection, protocol::Frames frame
   return reading;
 }
 
+std::optional<protocol::Release> Dialects::release_of(sessions::ConnectionId connection) const {
+  const MutexLock lock(mutex_);
+  const auto kept = kept_.find(connection);
+  return kept != kept_.end() && kept->second.dialect.is_settled()
+             ? std::optional(kept->second.dialect.spoken.oldest())
+             : std::nullopt;
+}
+
 void Dialects::connection_closed(sessions::ConnectionId connection) {
   const MutexLock lock(mutex_);
   kept_.erase(connection);

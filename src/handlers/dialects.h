@@ -41,6 +41,10 @@ class Dialects {
 
   Reading read(sessions::ConnectionId connection, protocol::Frames frames);
 
+  // What a connection is taken to speak, before its next message is there to be read; nullopt while
+  // it could be one of several families.
+  std::optional<protocol::Release> release_of(sessions::ConnectionId connection) const;
+
   void connection_closed(sessions::ConnectionId connection);
 
   // Oldest connection first.

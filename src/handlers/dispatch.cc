@@ -10,6 +10,12 @@ namespace {
 
 constexpr std::size_t kFirstPayload = 2;
 
+// COMMIT_STORE: the frames in front of its data.
+constexpr std::string_view kCommitStore = "COMMIT_STORE";
+constexpr std::size_t kOperationFrame = 1;
+constexpr std::size_t kInstanceFrame = 3;
+constexpr std::size_t kDataFrame = 4;
+
 // A longer value is handed over instead of copied.
 constexpr std::size_t kSmallReplyMax = 256;
 
@@ -47,10 +53,16 @@ sessions::ConnectionId connection_of(const transport::Request& request) {
   return sessions::ConnectionId{static_cast<std::uint64_t>(request.connection)};
 }
 
+// All that place() gives out.
+Landing* landing_of(const transport::Request& request) {
+  return request.placed.empty() ? nullptr
+                                : static_cast<Landing*>(request.placed.front().sink.get());
+}
+
 }  // namespace
 
 Dispatch::Dispatch(Services& services, Dialects& dialects)
-    : services_(services), dialects_(dialects) {
+    : services_(services), dialects_(dialects), landings_(services.pool) {
   for (const Operation& operation : operations()) {
     requests_.push_back(&services.metrics.requests_of(operation.name));
   }
@@ -82,6 +94,33 @@ std::optional<transport::Route> Dispatch::route(const transport::Request& reques
                           reading.is_reconnect};
 }
 
+// A guess about a message that is not there yet, from what its connection speaks; when the message
+// proves to be something else it is refused (run()).
+std::unique_ptr<transport::FrameSink> Dispatch::place(transport::ConnectionId connection,
+                                                      std::span<const transport::Frame> begun,
+                                                      std::uint64_t frame_bytes) {
+  const sessions::ConnectionId caller{static_cast<std::uint64_t>(connection)};
+  const std::optional<protocol::Release> release = dialects_.release_of(caller);
+  if (begun.size() != kDataFrame || !release) {
+    return nullptr;
+  }
+  const Result<OperationId> id = read_operation_id(begun[kOperationFrame]);
+  const Operation* const operation = id ? find_operation(*id, *release) : nullptr;
+  if (operation == nullptr || operation->name != kCommitStore) {
+    return nullptr;
+  }
+  const Result<std::uint64_t> number = protocol::whole_id(begun[kInstanceFrame], *release);
+  const std::shared_ptr<sessions::Instance> instance =
+      number ? services_.instances.find(sessions::InstanceId{*number}, caller) : nullptr;
+  if (instance == nullptr || instance->registration.memory != nullptr ||
+      instance->kind() == sessions::ClientKind::kSharedMemory) {
+    return nullptr;
+  }
+  const Result<std::size_t> object_bytes =
+      tensors::bytes_of(instance->registration.groups.front().layout);
+  return object_bytes && *object_bytes < frame_bytes ? landings_.open(*object_bytes) : nullptr;
+}
+
 transport::Reply Dispatch::run(const transport::Request& request) noexcept {
   const Operation& operation = row_of(request);
   switch (treatment_of(request)) {
@@ -91,6 +130,11 @@ transport::Reply Dispatch::run(const transport::Request& request) noexcept {
       return to_reply({});
     default:
       break;
+  }
+  if (!request.placed.empty() && operation.name != kCommitStore) {
+    services_.metrics.refused(operation.name,
+                              Error{Code::kInvalid, "taken for a COMMIT_STORE while it arrived"});
+    return to_reply(operation.refusal(payloads_of(request), release_of(request)));
   }
   RunResult result = run_guarded(operation, request);
   if (!result.outcome) {
@@ -127,7 +171,7 @@ void Dispatch::connection_closed(transport::ConnectionId connection, transport::
 
 RunResult Dispatch::run_guarded(const Operation& operation,
                                 const transport::Request& request) noexcept {
-  const Caller caller{connection_of(request), request.route.is_reconnect};
+  const Caller caller{connection_of(request), request.route.is_reconnect, landing_of(request)};
   const protocol::Frames payloads = payloads_of(request);
   RunResult result;
   try {

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "handlers/dialects.h"
+#include "handlers/landing.h"
 #include "handlers/operation.h"
 #include "handlers/services.h"
 #include "transport/dispatcher.h"
@@ -23,11 +25,16 @@ class Dispatch final : public transport::Dispatcher {
   Dispatch(Services& services, Dialects& dialects);
 
   std::optional<transport::Route> route(const transport::Request& request) override;
+  std::unique_ptr<transport::FrameSink> place(transport::ConnectionId connection,
+                                              std::span<const transport::Frame> begun,
+                                              std::uint64_t frame_bytes) override;
   transport::Reply run(const transport::Request& request) noexcept override;
   transport::Reply refuse(const transport::Request& request) noexcept override;
   void connection_opened(transport::ConnectionId connection,
                          const transport::PeerName& peer) override;
   void connection_closed(transport::ConnectionId connection, transport::ConnectionEnd how) override;
+
+  const Landings& landings() const { return landings_; }
 
  private:
   RunResult run_guarded(const Operation& operation, const transport::Request& request) noexcept;
@@ -35,6 +42,7 @@ class Dispatch final : public transport::Dispatcher {
   Services& services_;
   Dialects& dialects_;
   std::vector<metrics::Counter*> requests_;  // by row
+  Landings landings_;
 };
 
 }  // namespace larder::handlers

@@ -13,6 +13,9 @@ RequestMetrics::RequestMetrics(metrics::Registry& registry, const Clock& clock)
     : copy_mode_bytes_in(
           registry.counter_family("larder_copy_mode_bytes_total", "Bytes moved inside messages")
               .with({{"direction", "store"}})),
+      copy_mode_bytes_landed(
+          registry.counter("larder_copy_mode_landed_bytes_total",
+                           "Bytes of stores in messages that were received in the pool")),
       copy_mode_bytes_out(
           registry.counter_family("larder_copy_mode_bytes_total", "Bytes moved inside messages")
               .with({{"direction", "retrieve"}})),

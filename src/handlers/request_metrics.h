@@ -48,6 +48,7 @@ class RequestMetrics {
   void read_failed(const std::string& model, std::uint64_t chunks);
 
   metrics::Counter& copy_mode_bytes_in;
+  metrics::Counter& copy_mode_bytes_landed;
   metrics::Counter& copy_mode_bytes_out;
   metrics::Counter& sent_both_forms;
 

@@ -41,10 +41,13 @@ struct Services {
   RequestMetrics& metrics;
 };
 
+class Landing;
+
 // Who sent the request.
 struct Caller {
   sessions::ConnectionId connection{};
-  bool is_reconnect = false;  // its client has spoken to a server before, perhaps not to this one
+  bool is_reconnect = false;   // its client has spoken to a server before, perhaps not to this one
+  Landing* landing = nullptr;  // where objects of its payload were received, if they were
 };
 
 }  // namespace larder::handlers

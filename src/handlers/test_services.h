@@ -18,9 +18,11 @@ namespace larder::handlers {
 
 inline constexpr std::uint32_t kTestChunkTokens = 4;
 
-inline std::unique_ptr<pool::Pool> make_test_pool(bool shared) {
+inline constexpr std::size_t kTestPoolBytes = 1U << 20;
+
+inline std::unique_ptr<pool::Pool> make_test_pool(bool shared, std::size_t bytes) {
   pool::PoolConfig config;
-  config.bytes = 1U << 20;
+  config.bytes = bytes;
   config.private_memory = !shared;
   return std::move(*pool::Pool::create(config));
 }
@@ -28,8 +30,8 @@ inline std::unique_ptr<pool::Pool> make_test_pool(bool shared) {
 class TestServices {
  public:
   // shared: a segment in shared memory, as a client would be offered.
-  explicit TestServices(bool shared = false)
-      : pool(make_test_pool(shared)),
+  explicit TestServices(bool shared = false, std::size_t pool_bytes = kTestPoolBytes)
+      : pool(make_test_pool(shared, pool_bytes)),
         index(*pool, cache::make_eviction_policy("LRU"), registry),
         quarantine(clock),
         instances({.reap_timeout = std::chrono::seconds(120),
@@ -93,6 +95,13 @@ inline std::vector<std::byte> packed_int(std::int64_t value) {
 
 // The reply's third frame; empty when there is none.
 inline std::vector<std::byte> value_of(const transport::Reply& reply) {
+  if (!reply.spans.empty()) {
+    std::vector<std::byte> whole;
+    for (const transport::Frame& span : reply.spans) {
+      whole.insert(whole.end(), span.begin(), span.end());
+    }
+    return whole;
+  }
   if (!reply.large.empty()) {
     return {reply.large.begin(), reply.large.end()};
   }

@@ -15,7 +15,10 @@ from larder_server import LarderServer
 from polling import until
 
 CHUNK = 8
-EMPTY = "0 objects, 0 of them pinned, 0 more reserved; 0 sessions, 0 instances, 0 slots at rest"
+EMPTY = (
+    "0 objects, 0 of them pinned, 0 more reserved; 0 sessions, 0 instances, 0 slots at rest, "
+    "0 bytes in slots of stores that are arriving"
+)
 
 
 @pytest.fixture
