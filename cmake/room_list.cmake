@@ -21,6 +21,7 @@ room(cache USES base metrics keys tensors pool)
 room(sessions USES base metrics keys tensors pool cache devices)
 room(zmtp USES base TEST_LINKS PkgConfig::libzmq)
 room(transport USES base metrics zmtp TEST_LINKS PkgConfig::libzmq)
-room(handlers USES base metrics codec config tensors keys protocol pool cache geometry devices sessions transport)
+room(handlers USES base metrics codec config tensors keys protocol pool cache geometry devices sessions transport
+     TEST_LINKS PkgConfig::libzmq)
 room(admin USES base metrics LINKS PkgConfig::cpp_httplib nlohmann_json::nlohmann_json)
 room(app USES base metrics config tensors pool cache geometry devices sessions protocol handlers transport admin keys LINKS nlohmann_json::nlohmann_json)

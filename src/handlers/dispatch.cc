@@ -23,10 +23,32 @@ protocol::Frames payloads_of(const transport::Request& request) {
   return protocol::Frames(request.frames).subspan(kFirstPayload);
 }
 
+// The value's own bytes, and what keeps the lent ones.
+struct LentValue {
+  codec::Bytes value;
+  std::shared_ptr<void> lent_owner;  // of the reply that this was
+};
+
+void lend(protocol::EncodedReply encoded, transport::Reply& reply) {
+  auto owner = std::make_shared<LentValue>();
+  owner->value = std::move(encoded.value);
+  owner->lent_owner = std::move(encoded.lent_owner);
+  const transport::Frame value(owner->value);
+  reply.spans.reserve(encoded.lent.size() + 2);
+  reply.spans.push_back(value.first(encoded.lent_at));
+  reply.spans.insert(reply.spans.end(), encoded.lent.begin(), encoded.lent.end());
+  reply.spans.push_back(value.subspan(encoded.lent_at));
+  reply.owner = std::move(owner);
+}
+
 transport::Reply to_reply(protocol::EncodedReply encoded) {
   transport::Reply reply;
   reply.send = encoded.send;
   reply.has_value = encoded.has_value;
+  if (!encoded.lent.empty()) {
+    lend(std::move(encoded), reply);
+    return reply;
+  }
   if (encoded.value.size() <= kSmallReplyMax) {
     reply.small.assign(encoded.value.begin(), encoded.value.end());
     return reply;

@@ -1,5 +1,7 @@
+#include <list>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "handlers/handlers.h"
 #include "handlers/transfer.h"
@@ -24,24 +26,41 @@ Result<cache::ReadLease> pin(Services& services,
   return services.index.acquire(transfer.space, transfer.objects);
 }
 
-// The pickle is written when the reply is encoded; until then it holds pins of its own, as the
-// transfer's may end.
-protocol::LargePayload payload_of(Services& services,
-                                  const Transfer& transfer,
-                                  const cache::ReadLease& lease) {
+// Pins that end when the reply has left, on the thread that sends it.
+class LentObjects {
+ public:
+  LentObjects(cache::CacheIndex& index, cache::ReadLease pins) : index_(index) {
+    pins_.push_back(std::move(pins));
+  }
+
+  LentObjects(const LentObjects&) = delete;
+  LentObjects& operator=(const LentObjects&) = delete;
+
+  ~LentObjects() { index_.release_later(std::move(pins_)); }
+
+  const cache::ReadLease& pins() const { return pins_.front(); }
+
+ private:
+  cache::CacheIndex& index_;
+  std::list<cache::ReadLease> pins_;  // one
+};
+
+// The objects are sent from the pool, under pins of their own: the transfer's may end before.
+protocol::LentPayload payload_of(Services& services,
+                                 const Transfer& transfer,
+                                 const cache::ReadLease& lease) {
   std::vector<std::size_t> all(lease.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
-  auto pins = std::make_shared<const cache::ReadLease>(services.index.share(lease, all));
-  const std::size_t bytes = tensors::tensor_list_bytes(transfer.space.layout, lease.size());
-  services.metrics.copy_mode_bytes_out.add(bytes);
-  return {bytes, [pins, layout = transfer.space.layout](codec::Bytes& to) {
-            std::vector<std::span<const std::byte>> objects;
-            objects.reserve(pins->size());
-            for (std::size_t i = 0; i < pins->size(); ++i) {
-              objects.push_back(pins->bytes(i));
-            }
-            tensors::write_tensor_list(layout, objects, to);
-          }};
+  auto owner = std::make_shared<LentObjects>(services.index, services.index.share(lease, all));
+  tensors::AroundTensors around = tensors::around_tensor_list(transfer.space.layout, lease.size());
+  protocol::LentPayload payload{std::move(around.head), {}, std::move(around.tail), nullptr};
+  payload.objects.reserve(lease.size());
+  for (std::size_t i = 0; i < lease.size(); ++i) {
+    payload.objects.push_back(owner->pins().bytes(i));
+  }
+  payload.owner = std::move(owner);
+  services.metrics.copy_mode_bytes_out.add(payload.byte_count());
+  return payload;
 }
 
 }  // namespace

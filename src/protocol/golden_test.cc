@@ -389,10 +389,18 @@ EncodedReply encode_prepared_retrieve(const Json& value, Release release) {
   SlotBuilder slots;
   PrepareRetrieveResponse response;
   response.success = value["success"];
-  const std::vector<std::byte> payload = golden::from_hex(value["data"]);
-  response.payload = {payload.size(), [&payload](codec::Bytes& to) {
-                        to.insert(to.end(), payload.begin(), payload.end());
-                      }};
+  // Its first byte is the head, its last the tail, and what is between is lent in two pieces.
+  const auto payload = std::make_shared<std::vector<std::byte>>(golden::from_hex(value["data"]));
+  const std::span<const std::byte> bytes(*payload);
+  if (bytes.size() > 2) {
+    const std::span<const std::byte> inner = bytes.subspan(1, bytes.size() - 2);
+    response.payload = {{bytes.front()},
+                        {inner.first(inner.size() / 2), inner.subspan(inner.size() / 2)},
+                        {bytes.back()},
+                        payload};
+  } else {
+    response.payload.head.assign(bytes.begin(), bytes.end());
+  }
   if (value["context"].contains("slots")) {
     response.slots = slots.build(value["context"]["slots"]);
   }
@@ -500,6 +508,10 @@ TEST_P(GoldenFrames, RequestsDecodeToTheirArguments) {
   }
 }
 
+std::ptrdiff_t offset_of_lent(const EncodedReply& reply) {
+  return static_cast<std::ptrdiff_t>(reply.lent_at);
+}
+
 TEST_P(GoldenFrames, ReplyValuesEncodeToTheRecordedBytes) {
   for (const Vector& vector : vectors()) {
     SCOPED_TRACE(vector.content["id"]);
@@ -511,7 +523,12 @@ TEST_P(GoldenFrames, ReplyValuesEncodeToTheRecordedBytes) {
         encode_value(plain(vector.content["response_value"]), vector.release);
     ASSERT_EQ(reply.has_value, response.size() == 3);
     if (reply.has_value) {
-      EXPECT_EQ(to_hex(reply.value), response[2].get<std::string>());
+      codec::Bytes whole(reply.value.begin(), reply.value.begin() + offset_of_lent(reply));
+      for (const std::span<const std::byte> lent : reply.lent) {
+        whole.insert(whole.end(), lent.begin(), lent.end());
+      }
+      whole.insert(whole.end(), reply.value.begin() + offset_of_lent(reply), reply.value.end());
+      EXPECT_EQ(to_hex(whole), response[2].get<std::string>());
     }
   }
 }

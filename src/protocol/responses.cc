@@ -1,7 +1,5 @@
 #include "protocol/responses.h"
 
-#include "base/check.h"
-
 namespace larder::protocol {
 namespace {
 
@@ -23,20 +21,6 @@ void write_slots(MsgpackWriter& writer, const std::vector<SlotDescriptor>& slots
     }
     writer.write_string("dtype");
     writer.write_string(slot.dtype);
-  }
-}
-
-// Room for the fields around a payload, so that the buffer is allocated once.
-constexpr std::size_t kAroundPayload = 4096;
-
-void write_payload(MsgpackWriter& writer, const LargePayload& payload) {
-  codec::Bytes& buffer = writer.buffer();
-  buffer.reserve(buffer.size() + payload.bytes + kAroundPayload);
-  writer.write_binary_header(payload.bytes);
-  if (payload.bytes > 0) {
-    const std::size_t end = buffer.size() + payload.bytes;
-    payload.append(buffer);
-    LARDER_CHECK(buffer.size() == end);
   }
 }
 
@@ -107,19 +91,6 @@ void encode(MsgpackWriter& writer, const PrepareStoreResponse& value, Release) {
   }
 }
 
-void encode(MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release) {
-  writer.write_map_header(3);
-  writer.write_string("success");
-  writer.write_bool(value.success);
-  writer.write_string("data");
-  write_payload(writer, value.payload);
-  writer.write_string("context");
-  writer.write_map_header(value.slots.has_value() ? 1 : 0);
-  if (value.slots.has_value()) {
-    write_slots(writer, *value.slots);
-  }
-}
-
 void encode(MsgpackWriter& writer, const EventResult& value, Release) {
   writer.write_array_header(2);
   writer.write_binary(value.event_handle);
@@ -184,6 +155,37 @@ void encode(MsgpackWriter& writer, const IntList& value, Release) {
   for (const std::int64_t number : value) {
     writer.write_int(number);
   }
+}
+
+std::size_t LentPayload::byte_count() const {
+  std::size_t bytes = head.size() + tail.size();
+  for (const std::span<const std::byte> object : objects) {
+    bytes += object.size();
+  }
+  return bytes;
+}
+
+EncodedReply encode_reply(const PrepareRetrieveResponse& value, Release) {
+  EncodedReply reply;
+  reply.has_value = true;
+  MsgpackWriter writer(reply.value);
+  writer.write_map_header(3);
+  writer.write_string("success");
+  writer.write_bool(value.success);
+  writer.write_string("data");
+  const LentPayload& payload = value.payload;
+  writer.write_binary_header(payload.byte_count());
+  reply.value.insert(reply.value.end(), payload.head.begin(), payload.head.end());
+  reply.lent = payload.objects;
+  reply.lent_at = reply.value.size();
+  reply.lent_owner = payload.owner;
+  reply.value.insert(reply.value.end(), payload.tail.begin(), payload.tail.end());
+  writer.write_string("context");
+  writer.write_map_header(value.slots.has_value() ? 1 : 0);
+  if (value.slots.has_value()) {
+    write_slots(writer, *value.slots);
+  }
+  return reply;
 }
 
 EncodedReply encode_reply(const RegisterEngineDrivenResponse& value, Release release) {

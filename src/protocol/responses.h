@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +27,11 @@ struct EncodedReply {
   bool send = true;        // false: the request stays unanswered (engine.md section 12's one case)
   bool has_value = false;  // false: two frames
   codec::Bytes value;
+
+  // What is sent from where it lies, as part of the value: in front of value[lent_at].
+  std::vector<std::span<const std::byte>> lent;
+  std::size_t lent_at = 0;
+  std::shared_ptr<void> lent_owner;  // handed from the handler to whoever sends it
 };
 
 using None = std::monostate;
@@ -50,15 +55,20 @@ struct PrepareStoreResponse {
   std::vector<std::int64_t> chunk_indices;  // slot i is for this chunk of the request's range
 };
 
-// Bytes that are written straight into the reply, as they may be as large as the pool.
-struct LargePayload {
-  std::size_t bytes = 0;
-  std::function<void(codec::Bytes& to)> append;  // appends exactly so many
+// Bytes that are never copied, as they may be as large as the pool: one binary of a head, objects
+// and a tail.
+struct LentPayload {
+  codec::Bytes head;
+  std::vector<std::span<const std::byte>> objects;
+  codec::Bytes tail;
+  std::shared_ptr<void> owner;  // keeps the objects; handed on to whoever sends them
+
+  std::size_t byte_count() const;
 };
 
 struct PrepareRetrieveResponse {
   bool success = false;
-  LargePayload payload;                              // the pickled tensors of copy mode, or none
+  LentPayload payload;                               // the pickled tensors of copy mode, or none
   std::optional<std::vector<SlotDescriptor>> slots;  // nullopt: an empty context
 };
 
@@ -108,7 +118,6 @@ void encode(codec::MsgpackWriter& writer,
             const RegisterEngineDrivenResponse& value,
             Release release);
 void encode(codec::MsgpackWriter& writer, const PrepareStoreResponse& value, Release release);
-void encode(codec::MsgpackWriter& writer, const PrepareRetrieveResponse& value, Release release);
 void encode(codec::MsgpackWriter& writer, const EventResult& value, Release release);
 void encode(codec::MsgpackWriter& writer, const std::vector<BlendMatch>& value, Release release);
 void encode(codec::MsgpackWriter& writer, const TokenSpans& value, Release release);
@@ -135,6 +144,8 @@ template <typename T>
 EncodedReply encode_reply(const std::optional<T>& value, Release release) {
   return value.has_value() ? encode_reply(*value, release) : EncodedReply{};
 }
+
+EncodedReply encode_reply(const PrepareRetrieveResponse& value, Release release);
 
 // In 0.4.6 the operation has no response, whatever came of it.
 EncodedReply encode_reply(const RegisterEngineDrivenResponse& value, Release release);

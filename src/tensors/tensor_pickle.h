@@ -60,6 +60,15 @@ Result<void> copy_to_object(const TensorView& tensor,
                             const Layout& layout,
                             std::span<std::byte> to);
 
+// What stands around the bytes of `count` objects of this layout in the pickle of their list.
+// REQUIRES: as tensor_list_bytes().
+struct AroundTensors {
+  codec::Bytes head;
+  codec::Bytes tail;
+};
+
+AroundTensors around_tensor_list(const Layout& layout, std::size_t count);
+
 // Exactly how much write_tensor_list appends for `count` objects of this layout. REQUIRES:
 // bytes_of(layout) has a value, and `count` objects can be counted in 63 bits.
 std::size_t tensor_list_bytes(const Layout& layout, std::size_t count);

@@ -203,22 +203,30 @@ std::size_t tensor_list_bytes(const Layout& layout, std::size_t count) {
   return sink.bytes() + writer.storage_bytes();
 }
 
+AroundTensors around_tensor_list(const Layout& layout, std::size_t count) {
+  AroundTensors around;
+  BufferSink head(around.head);
+  if (count == 0) {
+    head.append(kEmptyList.data(), kEmptyList.size());
+    return around;
+  }
+  ListWriter<BufferSink>(layout, count, head).write_head();
+  BufferSink tail(around.tail);
+  ListWriter<BufferSink>(layout, count, tail).write_tail();
+  return around;
+}
+
 void write_tensor_list(const Layout& layout,
                        std::span<const std::span<const std::byte>> objects,
                        codec::Bytes& to) {
   to.reserve(to.size() + tensor_list_bytes(layout, objects.size()));
-  BufferSink sink(to);
-  if (objects.empty()) {
-    sink.append(kEmptyList.data(), kEmptyList.size());
-    return;
-  }
-  ListWriter<BufferSink> writer(layout, objects.size(), sink);
-  writer.write_head();
+  const AroundTensors around = around_tensor_list(layout, objects.size());
+  to.insert(to.end(), around.head.begin(), around.head.end());
   for (const std::span<const std::byte> object : objects) {
-    LARDER_CHECK(object.size() == writer.storage_bytes() / objects.size());
-    sink.append(object.data(), object.size());
+    LARDER_CHECK(object.size() == bytes_of(layout).value());
+    to.insert(to.end(), object.begin(), object.end());
   }
-  writer.write_tail();
+  to.insert(to.end(), around.tail.begin(), around.tail.end());
 }
 
 }  // namespace larder::tensors
