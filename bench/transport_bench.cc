@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "transport_servers.h"
 
 namespace larder::bench {
@@ -287,6 +288,7 @@ std::string output_path(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+  log::set_level(log::Level::kWarning);
   std::vector<std::byte> payload(kGigabyte, std::byte{3});
   std::vector<Figures> libzmq_rounds;
   std::vector<Figures> own_rounds;
