@@ -209,6 +209,33 @@ def test_storing_again_changes_nothing(server: LarderServer) -> None:
     close(worker, scheduler)
 
 
+def landed_bytes(server: LarderServer) -> int:
+    """What was received in the pool of all that copying clients stored."""
+    name = "larder_copy_mode_landed_bytes_total "
+    lines = [line for line in server.get("/metrics")[1].splitlines() if line.startswith(name)]
+    return int(float(lines[0].removeprefix(name)))
+
+
+def test_large_objects_of_a_copying_client_are_received_in_the_pool(
+    private_pool: LarderServer,
+) -> None:
+    """Of a size that real models have; over and over, so that the pool is full at the end."""
+    layout = KvLayout(layers=4, heads=8, head_size=128)
+    object_bytes = 2 * 4 * CHUNK * 8 * 128 * 2
+    worker, scheduler = Worker(private_pool.url, layout=layout), Scheduler(private_pool.url)
+    before = landed_bytes(private_pool)
+    for turn in range(30):
+        prompt = random_prompt(8 * CHUNK)
+        assert worker.store(prompt, 0, 8)
+        if turn == 0:
+            assert landed_bytes(private_pool) - before == 8 * object_bytes
+        assert scheduler.lookup(prompt) == 8
+        assert worker.retrieve(prompt, 0, 8)
+        scheduler.end(prompt)
+    assert landed_bytes(private_pool) - before > 30 * 8 * object_bytes // 2
+    close(worker, scheduler)
+
+
 def test_salts_are_caches_of_their_own(server: LarderServer) -> None:
     worker, scheduler = Worker(server.url), Scheduler(server.url)
     tokens = random_prompt(2 * CHUNK).tokens
