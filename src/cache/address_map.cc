@@ -131,7 +131,10 @@ std::optional<Window> AddressMap::around(Object& seed,
   return std::nullopt;
 }
 
-std::optional<Window> AddressMap::anywhere(std::size_t bytes, const UseSpan& uses) const {
+std::optional<Window> AddressMap::anywhere(std::size_t bytes,
+                                           const UseSpan& uses,
+                                           std::size_t objects_max,
+                                           Walk& walk) const {
   struct Place {
     Object* object;
     std::size_t begin;  // of the free range before it
@@ -142,7 +145,15 @@ std::optional<Window> AddressMap::anywhere(std::size_t bytes, const UseSpan& use
   std::size_t end = 0;
   Window window;
   Window best;
-  for (const auto& [offset, object] : objects_) {
+  std::size_t looked_at = 0;
+  const std::size_t first = walk.from;
+  for (auto at = objects_.lower_bound(first); at != objects_.end(); ++at) {
+    // The next step begins with the row that is not long enough yet.
+    walk.from = row.empty() ? at->first : row.front().object->slot.offset();
+    if (looked_at++ >= objects_max && walk.from > first) {
+      return best.objects.empty() ? std::nullopt : std::optional(std::move(best));
+    }
+    Object* const object = at->second;
     const pool::PoolRange room = pool_.room_around(object->slot);
     if (object->pins > 0 || room.offset > end) {
       row.clear();
@@ -171,6 +182,7 @@ std::optional<Window> AddressMap::anywhere(std::size_t bytes, const UseSpan& use
           });
     }
   }
+  walk.is_over = true;
   return best.objects.empty() ? std::nullopt : std::optional(std::move(best));
 }
 

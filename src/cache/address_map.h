@@ -33,6 +33,12 @@ struct UseSpan {
   std::uint64_t newest;
 };
 
+// A walk over the pool in steps, so that the index is not locked for as long as the pool is large.
+struct Walk {
+  std::size_t from = 0;  // offset at which it goes on
+  bool is_over = false;
+};
+
 class AddressMap {
  public:
   explicit AddressMap(const pool::Pool& pool) : pool_(pool) {}
@@ -50,9 +56,13 @@ class AddressMap {
                                const UseSpan& uses,
                                double cost_max = std::numeric_limits<double>::infinity());
 
-  // The cheapest of all windows, without regard to what is behind its objects. O(n log n): for when
-  // the other finds nothing.
-  std::optional<Window> anywhere(std::size_t bytes, const UseSpan& uses) const;
+  // The cheapest of the windows in one step of a walk over all of them, without regard to what is
+  // behind their objects; for when the other finds nothing. A step looks at about objects_max
+  // objects, O(log n) each, and none of the windows is missed between two steps.
+  std::optional<Window> anywhere(std::size_t bytes,
+                                 const UseSpan& uses,
+                                 std::size_t objects_max,
+                                 Walk& walk) const;
 
  private:
   using Objects = std::map<std::size_t, Object*>;

@@ -186,7 +186,9 @@ TEST(AddressMap, TheCheapestWindowOfAllIsFoundWhereverThereIsOne) {
         continue;
       }
       const std::optional<std::size_t> cheapest = place.cheapest(bytes);
-      const std::optional<Window> window = place.map().anywhere(bytes, kOneUse);
+      Walk walk;
+      const std::optional<Window> window = place.map().anywhere(bytes, kOneUse, kUnits, walk);
+      EXPECT_TRUE(walk.is_over);
       ASSERT_EQ(window.has_value(), cheapest.has_value()) << units << " units";
       if (!window.has_value()) {
         ++missing;
@@ -204,6 +206,45 @@ TEST(AddressMap, TheCheapestWindowOfAllIsFoundWhereverThereIsOne) {
   }
   EXPECT_GT(found, 300U);
   EXPECT_GT(missing, 100U);
+}
+
+TEST(AddressMap, AWalkInStepsMissesNoWindow) {
+  const std::uint64_t seed = test_seed();
+  std::size_t found = 0;
+  std::size_t steps = 0;
+  for (std::uint64_t run = 0; run < 300; ++run) {
+    SCOPED_TRACE(testing::Message() << "run " << run);
+    Place place(seed + run);
+    for (std::size_t units = 2; units < 30; units += 3) {
+      const std::size_t bytes = units * kTestAlign;
+      if (place.room_without({}) >= bytes) {
+        continue;
+      }
+      const std::optional<std::size_t> cheapest = place.cheapest(bytes);
+      Walk walk;
+      std::optional<std::size_t> least;
+      while (!walk.is_over) {
+        const std::size_t from = walk.from;
+        const auto window = place.map().anywhere(bytes, kOneUse, 1 + place.below(4), walk);
+        ASSERT_TRUE(walk.is_over || walk.from > from) << "it gets nowhere";
+        ++steps;
+        if (!window.has_value()) {
+          continue;
+        }
+        ++found;
+        expect_sound(*window, false);
+        EXPECT_GE(place.room_without(window->objects), bytes);
+        std::size_t size = 0;
+        for (const Object* const object : window->objects) {
+          size += object->slot.size();
+        }
+        least = std::min(least.value_or(size), size);
+      }
+      EXPECT_EQ(least, cheapest) << units << " units";
+    }
+  }
+  EXPECT_GT(found, 300U);
+  EXPECT_GT(steps, 3000U);
 }
 
 TEST(AddressMap, PrefersWhatWasUsedLongAgoAndFoundSeldom) {

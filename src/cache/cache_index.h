@@ -187,10 +187,11 @@ class CacheIndex {
   bool admits(const KeySpace& space, const StoreRange& range, std::size_t chunk);
 
   Result<pool::Slot> take_evicting(std::size_t bytes);
-  // Room in one piece, of what is worth little; nothing when pins are in the way of every piece.
-  std::optional<Window> find_window(std::size_t bytes) LARDER_REQUIRES(mutex_);
-  // Unties the window's objects from those behind them.
-  void untie(const Window& window) LARDER_REQUIRES(mutex_);
+  // Room in one piece, of what is worth little. Nothing when pins are in the way of every piece
+  // that was looked at: of all of them once the walk is over.
+  std::optional<Window> find_window(std::size_t bytes, Walk& walk) LARDER_REQUIRES(mutex_);
+  // Unties an object from those behind it.
+  static void untie(Object& object);
   std::unique_ptr<Object> evict(Object& victim) LARDER_REQUIRES(mutex_);
 
   // Whether one more chunk of the lease is within its salt's quota; evicts of the same salt for it.

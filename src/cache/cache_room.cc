@@ -16,6 +16,9 @@ constexpr std::size_t kWindowsCompared = 32;
 // Somebody else may take the room between two looks at it; not for ever.
 constexpr int kRoundsMax = 16;
 
+// Objects that are looked at under one hold of the mutex when pins are in the way of those windows.
+constexpr std::size_t kWalkStep = 1024;
+
 // Objects of a lowered quota that go under one hold of the mutex.
 constexpr std::size_t kTrimSlice = 256;
 
@@ -233,7 +236,8 @@ bool CacheIndex::admits(const KeySpace& space, const StoreRange& range, std::siz
 Result<pool::Slot> CacheIndex::take_evicting(std::size_t bytes) {
   const std::size_t wanted = pool_.rounded(bytes);
   Result<pool::Slot> slot = pool_.take(bytes);
-  for (int round = 0; round < kRoundsMax; ++round) {
+  Walk walk;
+  for (int round = 0; round < kRoundsMax;) {
     if (slot || slot.error().code != Code::kNoSpace) {
       return slot;
     }
@@ -246,11 +250,16 @@ Result<pool::Slot> CacheIndex::take_evicting(std::size_t bytes) {
     Dropped dropped;
     {
       const MutexLock lock(mutex_);
-      std::optional<Window> window = find_window(wanted);
-      if (!window.has_value()) {
+      const std::optional<Window> window = find_window(wanted, walk);
+      if (!window.has_value() && walk.is_over) {
         return slot;
       }
-      untie(*window);
+      if (!window.has_value()) {
+        continue;  // others may have the mutex in between
+      }
+      for (Object* const object : window->objects) {
+        untie(*object);
+      }
       for (Object* const object : window->objects) {
         dropped.push_back(evict(*object));
       }
@@ -261,20 +270,24 @@ Result<pool::Slot> CacheIndex::take_evicting(std::size_t bytes) {
       slots.push_back(std::move(object->slot));
     }
     slot = pool_.exchange(std::move(slots), bytes);
+    walk = {};
+    ++round;
   }
   return slot;
 }
 
-std::optional<Window> CacheIndex::find_window(std::size_t bytes) {
+std::optional<Window> CacheIndex::find_window(std::size_t bytes, Walk& walk) {
   std::vector<Object*> seeds;
   std::optional<Window> best;
   Object* const first = policy_->victim();
   if (first == nullptr) {
+    walk.is_over = true;
     return std::nullopt;
   }
   const UseSpan uses{std::min(first->usage.last_use, newest_use_), newest_use_};
   double cost_max = std::numeric_limits<double>::infinity();
-  while (seeds.size() < kWindowsCompared) {
+  const bool walks_already = walk.from > 0;
+  while (seeds.size() < kWindowsCompared && !walks_already) {
     Object* const seed = policy_->victim();
     if (seed == nullptr) {
       break;
@@ -293,14 +306,12 @@ std::optional<Window> CacheIndex::find_window(std::size_t bytes) {
   for (Object* const seed : seeds) {
     policy_->unpin(*seed);
   }
-  return best.has_value() ? std::move(best) : by_address_.anywhere(bytes, uses);
+  return best.has_value() ? std::move(best) : by_address_.anywhere(bytes, uses, kWalkStep, walk);
 }
 
-void CacheIndex::untie(const Window& window) {
-  for (Object* const object : window.objects) {
-    while (!object->is_tail()) {
-      object->links.first_behind->unlink();
-    }
+void CacheIndex::untie(Object& object) {
+  while (!object.is_tail()) {
+    object.links.first_behind->unlink();
   }
 }
 

@@ -55,6 +55,39 @@ TEST(CacheRoom, ASharedHeadGoesAfterAllThatIsBehindIt) {
   }
 }
 
+TEST(CacheRoom, HeadsOfHeldTailsGoWhereNothingElseMakesRoom) {
+  constexpr std::uint32_t kHeld = 3000;  // more than one step of the walk looks at
+  TestCache cache(kHeld + 7);
+  const KeySpace space = test_space();
+  std::vector<ReadLease> held;
+  const auto hold = [&](std::uint32_t prompt, std::uint32_t chunk) {
+    auto lease = cache->acquire(space, {test_prompt(prompt, chunk + 1), chunk, kOnlyRank});
+    ASSERT_TRUE(lease.has_value());
+    held.push_back(std::move(*lease));
+  };
+  ASSERT_EQ(cache.store(space, test_prompt(0, kHeld)), kHeld);
+  for (std::uint32_t chunk = 0; chunk < kHeld; ++chunk) {
+    hold(0, chunk);
+  }
+  // Side by side: two heads whose tails are held; alone: one that may go, and is too little.
+  cache.store(space, test_prompt(1, 1));
+  cache.store(space, test_prompt(2, 1));
+  cache.store(space, test_prompt(1, 2));
+  cache.store(space, test_prompt(2, 2));
+  for (std::uint32_t prompt = 3; prompt < 6; ++prompt) {
+    cache.store(space, test_prompt(prompt, 1));
+  }
+  hold(1, 1);
+  hold(2, 1);
+  hold(3, 0);
+  hold(5, 0);
+  ASSERT_EQ(cache->stats().evictable_bytes, 3 * kTestAlign);
+  EXPECT_TRUE(cache.reserve(sized(space, 2), test_prompt(7, 1)).has_value());
+  EXPECT_EQ(cache->stats().evictable_bytes, kTestAlign);
+  EXPECT_EQ(cache.hit(space, test_prompt(1, 2)), 0U);
+  EXPECT_FALSE(cache.reserve(sized(space, 3), test_prompt(8, 1)).has_value());
+}
+
 TEST(CacheRoom, ALargeObjectTakesNeighboursAndNoOthers) {
   TestCache cache(8);
   const KeySpace space = test_space();
