@@ -18,7 +18,7 @@ other_clients=(0.4.7 0.5.4 0.5.6)
 e2e_clients=(0.5.6)
 
 run_packages=(g++ cmake ninja-build pkg-config libcli11-dev libspdlog-dev libfmt-dev
-  nlohmann-json3-dev libcpp-httplib-dev)
+  nlohmann-json3-dev libcpp-httplib-dev libxxhash-dev)
 bench_packages=(libbenchmark-dev libmsgpack-cxx-dev libzmq3-dev)
 test_packages=(libgtest-dev libgmock-dev libzmq3-dev clang-format-14 python3 python3-venv)
 clang_packages=(clang-14 libclang-rt-14-dev libgtest-dev libgmock-dev libzmq3-dev)

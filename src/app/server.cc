@@ -81,6 +81,18 @@ Duration maintenance_tick(const config::Config& config) {
   return quarter == Duration::zero() ? kLongest : std::clamp(quarter, kShortest, kLongest);
 }
 
+cache::Verification verification(const config::Config& config) {
+  switch (config.l1_verify) {
+    case config::Verify::kAlways:
+      return cache::Verification::kAlways;
+    case config::Verify::kSample:
+      return cache::Verification::kSample;
+    case config::Verify::kOff:
+      break;
+  }
+  return cache::Verification::kOff;
+}
+
 MaintenancePlan maintenance_plan(const config::Config& config) {
   return {maintenance_tick(config),
           config.eviction_watermark,
@@ -154,7 +166,8 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
       index_(*pool_,
              cache::make_eviction_policy(config.eviction_policy),
              metrics_,
-             config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll),
+             config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll,
+             verification(config)),
       devices_({copy_helpers(), settings_.serves_lmcache_driven, config.cuda_driver_path}, clock_),
       quarantine_(clock_),
       instances_(instance_limits(config), quarantine_, clock_),

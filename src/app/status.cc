@@ -27,6 +27,7 @@ Json l1_manager(const config::Config& config, const StatusFacts& facts) {
       {"read_ttl_seconds", config.read_ttl_seconds},
       {"memory_capacity_bytes", facts.usage.capacity_bytes},
       {"quarantined_count", facts.quarantined},
+      {"corrupted_count", facts.cache.corrupted_objects},
   };
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cache/checksum.h"
 
 namespace larder::cache {
 namespace {
@@ -18,9 +19,11 @@ metrics::Labels salt_label(const std::string& salt) {
 CacheIndex::CacheIndex(pool::Pool& pool,
                        std::unique_ptr<EvictionPolicy> policy,
                        metrics::Registry& metrics,
-                       Admission admission)
+                       Admission admission,
+                       Verification verification)
     : pool_(pool),
       admission_(admission),
+      verification_(verification),
       has_quotas_(policy != nullptr && policy->isolates()),
       policy_(std::move(policy)),
       by_address_(pool),
@@ -29,8 +32,15 @@ CacheIndex::CacheIndex(pool::Pool& pool,
       evicted_chunks_(
           metrics.counter_family("lmcache_mp_l1_evicted_chunks_total", "Chunks evicted from L1")),
       declined_chunks_(metrics.counter("larder_l1_declined_chunks_total",
-                                       "Chunks not stored because others are worth more")) {
+                                       "Chunks not stored because others are worth more")),
+      verified_objects_(metrics.counter("larder_l1_verified_objects_total",
+                                        "Objects whose checksum was compared before a retrieve")),
+      corrupted_objects_(
+          metrics.counter("larder_l1_corrupted_objects_total",
+                          "Objects whose bytes changed since they were stored; dropped")) {
   LARDER_CHECK(policy_ != nullptr);
+  // The library chooses its code at the first call, which must not be two threads' first.
+  checksum_of({});
 }
 
 CacheIndex::~CacheIndex() {
@@ -82,7 +92,8 @@ CacheStats CacheIndex::stats() const {
   return {resident_objects_.load(),
           pinned_objects_.load(),
           reserved_objects_.load(),
-          evictable_bytes_.load()};
+          evictable_bytes_.load(),
+          corrupted_objects_.value()};
 }
 
 void CacheIndex::release(std::span<Object* const> objects) {
@@ -128,7 +139,9 @@ bool CacheIndex::publish(WriteLease& lease) {
     const std::size_t chunk = lease.chunk(i);
     Object* const before =
         chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_});
-    add(shelf, std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i])), before);
+    add(shelf,
+        std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i]), lease.checksums_[i]),
+        before);
   }
   Shelf* const touched = &shelf;
   touch_prefix({&touched, 1}, lease.hashes_, {&lease.kv_rank_, 1});

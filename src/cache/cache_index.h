@@ -45,7 +45,10 @@ struct CacheStats {
   std::uint64_t resident_objects;
   std::uint64_t pinned_objects;    // with at least one pin, cleared ones included
   std::uint64_t reserved_objects;  // in write leases
-  std::uint64_t evictable_bytes;   // resident and unpinned, rounded to the pool's alignment
+  // Resident and unpinned, rounded to the pool's alignment: what may go at most. The head of a
+  // prompt whose tail is pinned counts, though it goes only where nothing else makes room.
+  std::uint64_t evictable_bytes;
+  std::uint64_t corrupted_objects;  // found so far
 };
 
 struct PrefixLookup {
@@ -71,12 +74,20 @@ enum class Admission : std::uint8_t {
   kSelective,  // not at the cost of what the policy thinks is worth more
 };
 
+// Which objects' bytes are compared with their checksum before they are handed out.
+enum class Verification : std::uint8_t {
+  kOff,     // none, and none has one
+  kSample,  // one in sixteen, by chance
+  kAlways,
+};
+
 class CacheIndex {
  public:
   CacheIndex(pool::Pool& pool,
              std::unique_ptr<EvictionPolicy> policy,
              metrics::Registry& metrics,
-             Admission admission = Admission::kAll);
+             Admission admission = Admission::kAll,
+             Verification verification = Verification::kOff);
   CacheIndex(const CacheIndex&) = delete;
   CacheIndex& operator=(const CacheIndex&) = delete;
   ~CacheIndex();  // REQUIRES: no lease is left
@@ -94,6 +105,11 @@ class CacheIndex {
   // One more pin on what another lease holds at these positions. REQUIRES: lease.holds() each of
   // them.
   ReadLease share(const ReadLease& lease, std::span<const std::size_t> positions);
+
+  // Positions of the lease whose bytes are not those that were committed. These objects leave the
+  // index for good, and every later call finds them again in the leases that still hold them. Reads
+  // the bytes that are to be verified, without the mutex.
+  std::vector<std::size_t> find_corrupted(const ReadLease& lease);
 
   // Memory for the chunks of the range that are neither resident nor skipped, as many of them from
   // the front as fit. An empty lease when there is nothing to store. kTooLarge when one object can
@@ -153,6 +169,7 @@ class CacheIndex {
   void release_returned() const;
   bool publish(WriteLease& lease);
   void forget(WriteLease& lease);
+  std::vector<std::uint64_t> checksums_of(std::span<const pool::Slot> slots) const;
 
   Shelf* find_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
   Shelf& make_shelf(const KeySpace& space) LARDER_REQUIRES(mutex_);
@@ -193,6 +210,12 @@ class CacheIndex {
   // Unties an object from those behind it.
   static void untie(Object& object);
   std::unique_ptr<Object> evict(Object& victim) LARDER_REQUIRES(mutex_);
+  // Out of all but the policy and the counts of pins. REQUIRES: a tail, with a shelf.
+  std::unique_ptr<Object> take_out(Object& object) LARDER_REQUIRES(mutex_);
+
+  bool is_due();
+  // REQUIRES: pinned.
+  void condemn(Object& object) LARDER_REQUIRES(mutex_);
 
   // Whether one more chunk of the lease is within its salt's quota; evicts of the same salt for it.
   // Nothing goes when pins leave no room for it.
@@ -210,6 +233,7 @@ class CacheIndex {
 
   pool::Pool& pool_;
   const Admission admission_;
+  const Verification verification_;
   const bool has_quotas_;  // they apply
   mutable Mutex mutex_;
   const std::unique_ptr<EvictionPolicy> policy_ LARDER_PT_GUARDED_BY(mutex_);
@@ -230,10 +254,13 @@ class CacheIndex {
   std::atomic<std::uint64_t> pinned_objects_{0};
   std::atomic<std::uint64_t> reserved_objects_{0};
   std::atomic<std::uint64_t> evictable_bytes_{0};
+  std::atomic<std::uint64_t> verify_turns_{0};
 
   metrics::CounterFamily& written_chunks_;
   metrics::CounterFamily& evicted_chunks_;
   metrics::Counter& declined_chunks_;
+  metrics::Counter& verified_objects_;
+  metrics::Counter& corrupted_objects_;
 };
 
 }  // namespace larder::cache

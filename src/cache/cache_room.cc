@@ -316,30 +316,34 @@ void CacheIndex::untie(Object& object) {
 }
 
 std::unique_ptr<Object> CacheIndex::evict(Object& victim) {
-  LARDER_CHECK(victim.pins == 0 && victim.is_tail() && victim.shelf != nullptr);
+  LARDER_CHECK(victim.pins == 0);
   policy_->remove(victim, Leaving::kEvicted);
-  by_address_.remove(victim);
-  if (Object* const before = victim.links.before; before != nullptr) {
-    victim.unlink();
+  victim.shelf->evicted->add();
+  evictable_bytes_.fetch_sub(pool_.rounded(victim.slot.size()));
+  return take_out(victim);
+}
+
+std::unique_ptr<Object> CacheIndex::take_out(Object& object) {
+  LARDER_CHECK(object.is_tail() && object.shelf != nullptr);
+  by_address_.remove(object);
+  if (Object* const before = object.links.before; before != nullptr) {
+    object.unlink();
     if (before->is_tail() && before->pins == 0) {
       policy_->unpin(*before);
     }
   }
-  Shelf& shelf = *victim.shelf;
-  const std::size_t bytes = pool_.rounded(victim.slot.size());
-  shelf.evicted->add();
-  shelf.tenant->resident_bytes -= bytes;
+  Shelf& shelf = *object.shelf;
+  shelf.tenant->resident_bytes -= pool_.rounded(object.slot.size());
   resident_objects_.fetch_sub(1);
-  evictable_bytes_.fetch_sub(bytes);
-  const auto found = shelf.objects.find(victim.id);
+  const auto found = shelf.objects.find(object.id);
   LARDER_CHECK(found != shelf.objects.end());
-  std::unique_ptr<Object> object = std::move(found->second);
+  std::unique_ptr<Object> taken = std::move(found->second);
   shelf.objects.erase(found);
-  object->shelf = nullptr;
+  taken->shelf = nullptr;
   if (shelf.objects.empty()) {
     drop_shelf(shelves_.find(*shelf.space));
   }
-  return object;
+  return taken;
 }
 
 bool CacheIndex::make_room_in_quota(const WriteLease& lease,

@@ -87,7 +87,7 @@ TEST(LruPolicy, AgreesWithAList) {
   LruPolicy policy;
   std::deque<Object> objects;
   for (std::uint32_t number = 0; number < 12; ++number) {
-    objects.push_back(make_object(number));
+    objects.emplace_back(keys::ObjectId{test_hash(number, 0), 0}, nullptr, pool::Slot());
   }
   std::list<std::size_t> order;  // all that are there, oldest first
   std::vector<bool> pinned(objects.size(), false);

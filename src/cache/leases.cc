@@ -58,6 +58,7 @@ WriteLease& WriteLease::operator=(WriteLease&& other) noexcept {
     hashes_ = std::move(other.hashes_);
     chunks_ = std::move(other.chunks_);
     slots_ = std::move(other.slots_);
+    checksums_ = std::move(other.checksums_);
     missing_ = other.missing_;
   }
   return *this;
@@ -76,6 +77,7 @@ keys::ObjectId WriteLease::id(std::size_t position) const {
 bool WriteLease::commit() {
   LARDER_CHECK(index_ != nullptr);
   CacheIndex* const index = index_;
+  checksums_ = index->checksums_of(slots_);
   const bool published = index->publish(*this);
   index->forget(*this);
   return published;

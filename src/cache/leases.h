@@ -79,6 +79,7 @@ class [[nodiscard]] WriteLease {
         hashes_(std::move(other.hashes_)),
         chunks_(std::move(other.chunks_)),
         slots_(std::move(other.slots_)),
+        checksums_(std::move(other.checksums_)),
         missing_(other.missing_) {}
 
   WriteLease& operator=(WriteLease&& other) noexcept;
@@ -104,7 +105,8 @@ class [[nodiscard]] WriteLease {
 
   // Makes every object visible and counts as a use of the whole prefix. A chunk that somebody else
   // stored meanwhile is dropped here, as it is there already. False, and nothing is published, when
-  // the cache was cleared since.
+  // the cache was cleared since. Where objects are verified, reads all bytes once, without the
+  // index's mutex.
   bool commit();
 
   // Gives up without publishing, and hands the memory to the caller: a client may still write into
@@ -121,6 +123,7 @@ class [[nodiscard]] WriteLease {
   std::vector<keys::ChunkHash> hashes_;  // of the prompt up to the range's end
   std::vector<std::size_t> chunks_;
   std::vector<pool::Slot> slots_;
+  std::vector<std::uint64_t> checksums_;  // of the slots, from commit() on
   std::size_t missing_ = 0;
 };
 

@@ -1,9 +1,11 @@
 // object.h - one stored chunk of one rank: its name, its bytes, who holds it, and how it was used.
 //
-// Private to the cache room. Every field but the slot's bytes is guarded by the index's mutex; the
-// bytes never change after commit and may be read by whoever holds a pin.
+// Private to the cache room. Every field is guarded by the index's mutex, but for the slot's bytes
+// and their checksum, which never change after commit, and `is_corrupted`: whoever holds a pin may
+// read these.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 
@@ -44,12 +46,14 @@ struct Links {
 };
 
 struct Object {
-  Object(keys::ObjectId object_id, Shelf* home, pool::Slot memory)
-      : id(object_id), shelf(home), slot(std::move(memory)) {}
+  Object(keys::ObjectId object_id, Shelf* home, pool::Slot memory, std::uint64_t sum = 0)
+      : id(object_id), shelf(home), slot(std::move(memory)), checksum(sum) {}
 
   keys::ObjectId id;
   Shelf* shelf;  // nullptr once it left the index: only its pins keep it alive
   pool::Slot slot;
+  const std::uint64_t checksum;  // of the bytes as committed; 0 where they are not verified
+  std::atomic<bool> is_corrupted{false};  // they changed: never served again
   std::uint32_t pins = 0;
   Links links;
   Usage usage;

@@ -103,8 +103,11 @@ inline bool has_pattern(std::span<const std::byte> bytes, std::uint64_t pattern)
 // An index over a pool of `objects` slots of kTestAlign bytes.
 class TestCache {
  public:
-  explicit TestCache(std::size_t objects = 64, std::string_view policy = "LRU")
-      : pool_(make_pool(objects)), index_(*pool_, make_eviction_policy(policy), metrics_) {}
+  explicit TestCache(std::size_t objects = 64,
+                     std::string_view policy = "LRU",
+                     Verification verification = Verification::kOff)
+      : pool_(make_pool(objects)),
+        index_(*pool_, make_eviction_policy(policy), metrics_, Admission::kAll, verification) {}
 
   pool::Pool& pool() { return *pool_; }
 

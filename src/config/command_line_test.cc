@@ -145,7 +145,7 @@ std::vector<std::string> another_use(const Flag& flag) {
 }
 
 // --log-level, --version, --disable-prometheus, and the limits of the request port.
-constexpr std::size_t kOwnFlags = 6 + 10;
+constexpr std::size_t kOwnFlags = 7 + 10;
 
 TEST(Flags, EveryFlagOfTheReferenceIsKnownWithItsTypeAndDefault) {
   const auto check = [](const auto& reference, Since since) {
@@ -218,6 +218,7 @@ TEST(CommandLine, ServeAloneHasTheDefaultsOfTheReference) {
   EXPECT_EQ(config.pool_align_bytes, 4096U);
   EXPECT_EQ(config.pool_initial_bytes, std::size_t{64} << 20);
   EXPECT_EQ(config.shm_name, std::nullopt);
+  EXPECT_EQ(config.l1_verify, Verify::kOff);
   EXPECT_EQ(config.eviction_policy, "Learned");
   EXPECT_FALSE(config.selective_admission);
   EXPECT_TRUE(config.salt_quotas.empty());
@@ -330,6 +331,13 @@ TEST(CommandLine, EveryPolicyOfTheReferenceAndOurOwnAreAccepted) {
   }
   EXPECT_TRUE(config_of({"--admission", "selective"}).selective_admission);
   EXPECT_FALSE(config_of({"--admission", "all", "--eviction-policy", "LRU"}).selective_admission);
+}
+
+TEST(CommandLine, VerificationHasThreeDegrees) {
+  EXPECT_EQ(config_of({"--l1-verify", "off"}).l1_verify, Verify::kOff);
+  EXPECT_EQ(config_of({"--l1-verify", "sample"}).l1_verify, Verify::kSample);
+  EXPECT_EQ(config_of({"--l1-verify=always"}).l1_verify, Verify::kAlways);
+  EXPECT_EQ(serve({"--l1-verify", "sometimes"}).action, Outcome::Action::kExit);
 }
 
 TEST(CommandLine, QuotasAddUpAndNameTheEmptySaltAsTheReferenceDoes) {

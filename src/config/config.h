@@ -19,6 +19,8 @@ namespace larder::config {
 
 enum class TransferMode { kAuto, kEngineDriven, kLmcacheDriven };
 
+enum class Verify { kOff, kSample, kAlways };
+
 struct Config {
   // Request port.
   std::string host = "localhost";
@@ -50,6 +52,7 @@ struct Config {
   std::size_t pool_initial_bytes = 64U << 20;
   std::optional<std::string>
       shm_name;  // nullopt: a name of our own; "": private memory, copy mode only
+  Verify l1_verify = Verify::kOff;
 
   // Eviction and lifetimes.
   std::string eviction_policy = "Learned";

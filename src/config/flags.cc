@@ -73,6 +73,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "our own. With \"\": private memory, and engines copy through the request port."},
     {"l1-align-bytes", kInteger, "4096", "", kMemory, k052, kSupported,
      "Alignment of stored objects in the pool: a power of two from 64 to 1073741824."},
+    {"l1-verify", kText, "off", "off|sample|always", kMemory, kLarder, kSupported,
+     "Whether stored bytes are compared with their checksum before they are retrieved. always: all "
+     "of them. sample: one object in sixteen. What has changed, by faulty memory or a stray write, "
+     "becomes a miss."},
     {"l1-use-lazy", kPair, "true", "", kMemory, k052, kNoEffect,
      "the pool always grows in the background and the first answer never waits for it; shared "
      "memory is offered "

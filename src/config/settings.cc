@@ -158,6 +158,12 @@ class Settler {
   void settle_memory() {
     Config& config = settings_.config;
     take_text("shm-name", config.shm_name);
+    if (const Given* verify = given("l1-verify")) {
+      const std::string& word = verify->words.front();
+      config.l1_verify = word == "always"   ? Verify::kAlways
+                         : word == "sample" ? Verify::kSample
+                                            : Verify::kOff;
+    }
     if (const Given* align = given("l1-align-bytes")) {
       const std::int64_t bytes = align->integer;
       if (bytes < kAlignBytesMin || bytes > kAlignBytesMax ||

@@ -136,7 +136,8 @@ Result<void> reserve_all(Services& services,
   return {};
 }
 
-// Pins what the request reads: of a window only the last chunks. All of it, or kNotFound.
+// Pins what the request reads: of a window only the last chunks. All of it, or kNotFound; kMismatch
+// when some of it has changed.
 Result<void> pin_all(Services& services,
                      const BlockTransfer& blocks,
                      const protocol::Key& key,
@@ -159,6 +160,9 @@ Result<void> pin_all(Services& services,
         return acquired.error();
       }
       lease = std::move(*acquired);
+    }
+    if (Result<void> intact = verify(services, key.model_name, *lease); !intact) {
+      return intact.error();
     }
     for (std::size_t i = 0; i < needed; ++i) {
       job.objects.push_back(
@@ -235,7 +239,8 @@ Result<EventResult> on_retrieve(Services& services,
   CopyJob job;
   if (transfer.range.count() > 0) {
     if (Result<void> pinned = pin_all(services, *blocks, request.key, *retrieve, job); !pinned) {
-      services.metrics.read_failed(request.key.model_name, transfer.range.count());
+      services.metrics.read_failed(
+          request.key.model_name, transfer.range.count(), pinned.error().code);
       log::debug("retrieve {}: {}", request.key.request_id, pinned.error().detail);
       return event_result(retrieve->memory->completed_event(), false);
     }

@@ -121,9 +121,28 @@ void RequestMetrics::no_room(const std::string& model, std::uint64_t chunks) {
   }
 }
 
-void RequestMetrics::read_failed(const std::string& model, std::uint64_t chunks) {
-  failed_reads_.with({{"during", "l1_retrieve"}, {"reason", "not_found"}, {"model_name", model}})
+void RequestMetrics::read_failed(const std::string& model, std::uint64_t chunks, Code reason) {
+  failed_reads_
+      .with({{"during", "l1_retrieve"},
+             {"reason", reason == Code::kMismatch ? "corrupted" : "not_found"},
+             {"model_name", model}})
       .add(chunks);
+}
+
+void RequestMetrics::corrupted(const std::string& model,
+                               std::uint64_t chunks,
+                               std::size_t first_offset) {
+  if (const auto turn = corrupted_lines_.take_turn(clock_.now())) {
+    log::error(
+        "CORRUPTED DATA: {} stored chunks of {} have changed since they were stored, the first at "
+        "byte {} of the pool; they are dropped and computed again ({} more such retrieves since "
+        "the last such line). The machine's memory is faulty, or a process writes into the pool "
+        "where it must not",
+        chunks,
+        model,
+        first_offset,
+        turn.held_back);
+  }
 }
 
 }  // namespace larder::handlers

@@ -4,6 +4,7 @@
 // Any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -45,7 +46,10 @@ class RequestMetrics {
                      const std::string& salt,
                      std::uint64_t chunks);
   void no_room(const std::string& model, std::uint64_t chunks);
-  void read_failed(const std::string& model, std::uint64_t chunks);
+  void read_failed(const std::string& model, std::uint64_t chunks, Code reason);
+
+  // Stored bytes that have changed; the first of them lie at this offset of the pool.
+  void corrupted(const std::string& model, std::uint64_t chunks, std::size_t first_offset);
 
   metrics::Counter& copy_mode_bytes_in;
   metrics::Counter& copy_mode_bytes_landed;
@@ -69,6 +73,7 @@ class RequestMetrics {
   log::LogLimiter unreadable_lines_;
   log::LogLimiter no_room_lines_;
   log::LogLimiter chunk_size_lines_;
+  log::LogLimiter corrupted_lines_;
 };
 
 }  // namespace larder::handlers

@@ -26,6 +26,18 @@ Result<cache::ReadLease> pin(Services& services,
   return services.index.acquire(transfer.space, transfer.objects);
 }
 
+Result<cache::ReadLease> pin_intact(Services& services,
+                                    const Transfer& transfer,
+                                    const std::string& request_id) {
+  Result<cache::ReadLease> lease = pin(services, transfer, request_id);
+  if (lease) {
+    if (Result<void> intact = verify(services, transfer.space.model_name, *lease); !intact) {
+      return intact.error();
+    }
+  }
+  return lease;
+}
+
 // Pins that end when the reply has left, on the thread that sends it.
 class LentObjects {
  public:
@@ -79,9 +91,10 @@ Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(
   if (transfer->range.count() == 0) {
     return response;
   }
-  Result<cache::ReadLease> lease = pin(services, *transfer, request.key.request_id);
+  Result<cache::ReadLease> lease = pin_intact(services, *transfer, request.key.request_id);
   if (!lease) {
-    services.metrics.read_failed(transfer->space.model_name, transfer->range.count());
+    services.metrics.read_failed(
+        transfer->space.model_name, transfer->range.count(), lease.error().code);
     log::debug("retrieve {}: {}", request.key.request_id, lease.error().detail);
     return response;
   }

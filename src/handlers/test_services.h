@@ -1,5 +1,5 @@
-// test_services.h - for tests: all services over a small private pool and a clock that stands
-// still.
+// test_services.h - for tests and benchmarks: all services over a small private pool and a clock
+// that stands still.
 #pragma once
 
 #include <string>
@@ -30,9 +30,15 @@ inline std::unique_ptr<pool::Pool> make_test_pool(bool shared, std::size_t bytes
 class TestServices {
  public:
   // shared: a segment in shared memory, as a client would be offered.
-  explicit TestServices(bool shared = false, std::size_t pool_bytes = kTestPoolBytes)
+  explicit TestServices(bool shared = false,
+                        cache::Verification verification = cache::Verification::kOff,
+                        std::size_t pool_bytes = kTestPoolBytes)
       : pool(make_test_pool(shared, pool_bytes)),
-        index(*pool, cache::make_eviction_policy("LRU"), registry),
+        index(*pool,
+              cache::make_eviction_policy("LRU"),
+              registry,
+              cache::Admission::kAll,
+              verification),
         quarantine(clock),
         instances({.reap_timeout = std::chrono::seconds(120),
                    .registration_grace = std::chrono::hours(1),

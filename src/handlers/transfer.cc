@@ -85,6 +85,17 @@ cache::KeySpace space_of(const protocol::Key& key,
   return {key.model_name, key.cache_salt, groups[group].layout, static_cast<std::uint32_t>(group)};
 }
 
+Result<void> verify(Services& services,
+                    const std::string& model_name,
+                    const cache::ReadLease& lease) {
+  const std::vector<std::size_t> corrupted = services.index.find_corrupted(lease);
+  if (corrupted.empty()) {
+    return {};
+  }
+  services.metrics.corrupted(model_name, corrupted.size(), lease.offset(corrupted.front()));
+  return Error{Code::kMismatch, "stored bytes have changed"};
+}
+
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset) {
   const tensors::Layout& layout = transfer.space.layout;
   return {offset, *tensors::bytes_of(layout), layout.shape, tensors::name_of(layout.dtype)};

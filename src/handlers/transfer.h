@@ -42,6 +42,12 @@ cache::KeySpace space_of(const protocol::Key& key,
                          const sessions::ObjectGroups& groups,
                          std::size_t group);
 
+// kMismatch: some of the objects have changed since they were stored (--l1-verify). Counted, and
+// they are dropped. Reads the objects; call it before they are promised to anybody.
+Result<void> verify(Services& services,
+                    const std::string& model_name,
+                    const cache::ReadLease& lease);
+
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset);
 
 }  // namespace larder::handlers

@@ -412,3 +412,29 @@ def test_a_full_pool_evicts_for_a_store(drivers: Drivers, release: str) -> None:
         assert_nothing_is_held(server)
         client.reset()
         wait_until_all_have_gone(server)
+
+
+@newest_and_oldest
+def test_a_changed_byte_is_copied_to_nobody(drivers: Drivers, release: str) -> None:
+    """With --l1-verify, stored bytes that change by themselves are a miss that touches no block."""
+    client = drivers.of(release)
+    with LarderServer("--l1-verify", "always", chunk_tokens=CHUNK, pool_mib=16) as server:
+        worker, scheduler = parts(client, server)
+        prompt = random_prompt(3 * CHUNK)
+        assert worker.store(prompt, 0, 3)
+        assert scheduler.lookup(question := prompt.again()) == 3
+        (pool,) = [path for path in server.segments() if "lmcache_l1_pool" in path.name]
+        with pool.open("r+b") as file:
+            content = file.read()
+            place = next(at for at, byte in enumerate(content) if byte)
+            file.seek(place)
+            file.write(bytes([content[place] ^ 1]))
+        assert not worker.retrieve(question, 0, 3)
+        assert server.l1()["corrupted_count"] == 1
+        again = prompt.again()
+        assert worker.store(again, 0, 3)
+        assert scheduler.lookup(again) == 3
+        assert worker.retrieve(again, 0, 3)
+        assert_nothing_is_held(server)
+        client.reset()
+        wait_until_all_have_gone(server)
