@@ -24,5 +24,5 @@ room(zmtp USES base TEST_LINKS PkgConfig::libzmq)
 room(transport USES base metrics zmtp TEST_LINKS PkgConfig::libzmq)
 room(handlers USES base metrics codec config tensors keys protocol pool cache geometry devices sessions transport
      TEST_LINKS PkgConfig::libzmq)
-room(admin USES base metrics LINKS PkgConfig::cpp_httplib nlohmann_json::nlohmann_json)
+room(admin USES base metrics config LINKS PkgConfig::cpp_httplib nlohmann_json::nlohmann_json)
 room(app USES base metrics config tensors pool cache geometry devices sessions protocol handlers transport admin keys LINKS nlohmann_json::nlohmann_json)

@@ -94,10 +94,13 @@ void DoorServer::set_routes() {
     respond(request, "", response);
     return HandlerResponse::Handled;
   });
-  Post("/.*",
-       [this](const httplib::Request& request,
-              httplib::Response& response,
-              const httplib::ContentReader& read) { read_and_respond(request, response, read); });
+  const auto with_body = [this](const httplib::Request& request,
+                                httplib::Response& response,
+                                const httplib::ContentReader& read) {
+    read_and_respond(request, response, read);
+  };
+  Post("/.*", with_body);
+  Put("/.*", with_body);
   set_exception_handler([](const httplib::Request& request,
                            httplib::Response& response,
                            const std::exception_ptr& /*failure*/) {

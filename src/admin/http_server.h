@@ -1,4 +1,4 @@
-// http_server.h - the admin HTTP port: health, status, metrics, clear.
+// http_server.h - the admin HTTP port: health, status, metrics, clear, quotas.
 //
 // Runs on threads of its own, one that accepts and one per connection (elastic_threads.h), and
 // reaches the rest of the server only through AdminActions, which read counters and post commands:
@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "metrics/metrics.h"
@@ -22,11 +23,27 @@ struct Health {
   std::string reason;  // when not healthy
 };
 
+// What one cache salt may hold and holds.
+struct SaltQuota {
+  std::string cache_salt;
+  std::optional<std::uint64_t> limit_bytes;  // nullopt: no quota
+  std::uint64_t used_bytes = 0;
+};
+
+struct QuotaActions {
+  std::function<std::vector<SaltQuota>()> all;  // that have a limit
+  std::function<SaltQuota(const std::string& salt)> of;
+  // False when there are too many.
+  std::function<bool(const std::string& salt, std::uint64_t limit_bytes)> set;
+  std::function<bool(const std::string& salt)> remove;  // false when there was none
+};
+
 // What the routes may do; filled by app/. Called on HTTP threads, concurrently.
 struct AdminActions {
   std::function<Health()> health;
   std::function<std::string()> status_json;  // the whole body of GET /status
   std::function<void()> clear_l1;            // returns when done
+  QuotaActions quotas;
 };
 
 struct HttpConfig {

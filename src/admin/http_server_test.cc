@@ -41,7 +41,8 @@ class HttpServerTest : public testing::Test {
               return health_;
             },
             [] { return std::string(R"({"is_healthy":true,"chunk_size":16})"); },
-            [this] { ++clears_; }};
+            [this] { ++clears_; },
+            {}};
   }
 
   std::unique_ptr<HttpServer> serve(const HttpConfig& config) {

@@ -36,7 +36,8 @@ class SlowClientsTest : public testing::Test {
                                  release_status_.get_future().wait();
                                  return std::string("late");
                                },
-                               [this] { ++clears_; }};
+                               [this] { ++clears_; },
+                               {}};
     auto started = HttpServer::start({"127.0.0.1", 0, std::nullopt}, actions, metrics_);
     EXPECT_TRUE(started.has_value());
     server_ = *std::move(started);

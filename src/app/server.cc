@@ -226,6 +226,7 @@ bool Server::open_ports(StartFailure& failure) {
   actions.health = [this] { return health(); };
   actions.status_json = [this] { return status_json(); };
   actions.clear_l1 = [this] { handlers::clear_cache(services_); };
+  actions.quotas = quota_actions();
   Result<std::unique_ptr<admin::HttpServer>> http =
       admin::HttpServer::start({config_.http_host, config_.http_port, config_.prometheus_port},
                                std::move(actions),
@@ -289,6 +290,30 @@ admin::Health Server::health() {
     return {false, "the maintenance thread does not run"};
   }
   return {};
+}
+
+admin::QuotaActions Server::quota_actions() {
+  admin::QuotaActions actions;
+  actions.all = [this] {
+    std::vector<admin::SaltQuota> all;
+    for (const cache::Quota& quota : index_.quotas()) {
+      all.push_back({quota.cache_salt, quota.limit_bytes, quota.resident_bytes});
+    }
+    return all;
+  };
+  actions.of = [this](const std::string& salt) {
+    for (const cache::Quota& quota : index_.quotas()) {
+      if (quota.cache_salt == salt) {
+        return admin::SaltQuota{salt, quota.limit_bytes, quota.resident_bytes};
+      }
+    }
+    return admin::SaltQuota{salt, std::nullopt, index_.resident_bytes(salt)};
+  };
+  actions.set = [this](const std::string& salt, std::uint64_t limit_bytes) {
+    return index_.set_quota(salt, limit_bytes);
+  };
+  actions.remove = [this](const std::string& salt) { return index_.remove_quota(salt); };
+  return actions;
 }
 
 std::string Server::status_json() const {

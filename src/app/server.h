@@ -53,6 +53,7 @@ class Server {
   void register_gauges();
   void report_start() const;
   admin::Health health();
+  admin::QuotaActions quota_actions();
   std::string status_json() const;
 
   const config::Config config_;

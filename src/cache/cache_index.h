@@ -83,6 +83,8 @@ enum class Verification : std::uint8_t {
 
 class CacheIndex {
  public:
+  static constexpr std::size_t kQuotasMax = 65536;
+
   CacheIndex(pool::Pool& pool,
              std::unique_ptr<EvictionPolicy> policy,
              metrics::Registry& metrics,
@@ -146,13 +148,17 @@ class CacheIndex {
 
   // What a cache salt may hold, in bytes of the pool. Applies with policies that keep tenants
   // apart, else it is only remembered. A store beyond the quota evicts of its own salt; what is
-  // above a quota that was lowered goes at once, but for what is pinned.
-  void set_quota(const std::string& cache_salt, std::uint64_t bytes);
+  // above a quota that was lowered goes at once, but for what is pinned. False, and nothing is
+  // remembered, when there are kQuotasMax others.
+  bool set_quota(const std::string& cache_salt, std::uint64_t bytes);
 
   // False when there was none.
   bool remove_quota(const std::string& cache_salt);
 
   std::vector<Quota> quotas() const;  // by salt
+
+  // What a cache salt holds, with or without a quota.
+  std::uint64_t resident_bytes(const std::string& cache_salt) const;
 
   CacheStats stats() const;
 
@@ -244,6 +250,7 @@ class CacheIndex {
   std::uint64_t newest_use_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t clear_count_ LARDER_GUARDED_BY(mutex_) = 0;
   std::uint64_t tenants_made_ LARDER_GUARDED_BY(mutex_) = 0;
+  std::size_t quota_count_ LARDER_GUARDED_BY(mutex_) = 0;
 
   // Leases on their way back are no part of what the index says it holds.
   mutable Mutex returned_mutex_;  // held for a moment, and with no other

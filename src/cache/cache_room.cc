@@ -113,10 +113,14 @@ void CacheIndex::evict_ahead(std::size_t used_bytes, std::size_t objects_max) {
   }
 }
 
-void CacheIndex::set_quota(const std::string& cache_salt, std::uint64_t bytes) {
+bool CacheIndex::set_quota(const std::string& cache_salt, std::uint64_t bytes) {
   {
     const MutexLock lock(mutex_);
+    if (find_limited(cache_salt) == nullptr && quota_count_ >= kQuotasMax) {
+      return false;
+    }
     Tenant& tenant = make_tenant(cache_salt);
+    quota_count_ += tenant.limited ? 0 : 1;
     tenant.limited = true;
     tenant.share_bytes = bytes;
     policy_->share_changed(tenant);
@@ -129,6 +133,7 @@ void CacheIndex::set_quota(const std::string& cache_salt, std::uint64_t bytes) {
     }
     gone = dropped.size();
   }
+  return true;
 }
 
 bool CacheIndex::remove_quota(const std::string& cache_salt) {
@@ -139,6 +144,7 @@ bool CacheIndex::remove_quota(const std::string& cache_salt) {
   }
   Tenant& tenant = *found->second;
   tenant.limited = false;
+  --quota_count_;
   tenant.share_bytes = pool_.usage().configured_bytes;
   policy_->share_changed(tenant);
   if (tenant.shelves == 0) {
@@ -161,6 +167,12 @@ std::vector<Quota> CacheIndex::quotas() const {
     return a.cache_salt < b.cache_salt;
   });
   return quotas;
+}
+
+std::uint64_t CacheIndex::resident_bytes(const std::string& cache_salt) const {
+  const MutexLock lock(mutex_);
+  const auto found = tenants_.find(cache_salt);
+  return found == tenants_.end() ? 0 : found->second->resident_bytes;
 }
 
 std::vector<std::size_t> CacheIndex::find_missing(const KeySpace& space,

@@ -224,6 +224,29 @@ TEST(CacheRoom, QuotasAreOnlyRememberedWithOtherPolicies) {
   EXPECT_EQ(cache->quotas().at(0).resident_bytes, 8 * kTestAlign);
 }
 
+TEST(CacheRoom, TheNumberOfQuotasIsBounded) {
+  TestCache cache(8, "IsolatedLRU");
+  for (std::size_t salt = 0; salt < CacheIndex::kQuotasMax; ++salt) {
+    ASSERT_TRUE(cache->set_quota(std::to_string(salt), kTestAlign));
+  }
+  EXPECT_FALSE(cache->set_quota("one more", kTestAlign));
+  EXPECT_TRUE(cache->set_quota("7", 2 * kTestAlign));
+  EXPECT_TRUE(cache->remove_quota("7"));
+  EXPECT_TRUE(cache->set_quota("one more", kTestAlign));
+  EXPECT_EQ(cache->quotas().size(), CacheIndex::kQuotasMax);
+}
+
+TEST(CacheRoom, WhatASaltHoldsIsKnownWithoutAQuota) {
+  TestCache cache(8, "LRU");
+  cache.store(test_space("model", "alice"), test_prompt(1, 3));
+  cache.store(test_space("other", "alice"), test_prompt(1, 2));
+  cache.store(test_space("model", "bob"), test_prompt(1, 1));
+  EXPECT_EQ(cache->resident_bytes("alice"), 5 * kTestAlign);
+  EXPECT_EQ(cache->resident_bytes("nobody"), 0U);
+  cache->clear();
+  EXPECT_EQ(cache->resident_bytes("alice"), 0U);
+}
+
 TEST(CacheRoom, OneTenantsFloodLeavesTheOthersAlone) {
   TestCache cache(16, "IsolatedLRU");
   cache.store(test_space("model", "quiet"), test_prompt(1, 4));

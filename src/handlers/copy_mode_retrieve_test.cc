@@ -91,7 +91,7 @@ class CopyModeRetrieve : public testing::Test {
 
   const Objects objects_ = objects_of(1, kChunks, object_bytes_of(kHidden));
   const protocol::Key key_ = key_of("r", 1, kChunks);
-  TestServices services_{false, kPoolBytes};
+  TestServices services_{false, cache::Verification::kOff, kPoolBytes};
   std::unique_ptr<transport::Server> server_;
   std::unique_ptr<transport::RawPeer> peer_;
 };
