@@ -10,6 +10,8 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 600
 TORTURE_SECONDS ?= 1800
 PYTHON := $(CURDIR)/build/venv/bin/python
+# Whether clang and its fuzzer are installed (scripts/bootstrap.sh fuzz or tidy): then `make test` searches for a moment.
+CAN_FUZZ = $(wildcard $(shell clang++-14 -print-file-name=libclang_rt.fuzzer-$$(uname -m).a 2>/dev/null))
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 
 # Configures a preset (silent unless it fails) and builds targets of it: $(call build,preset,targets,configure arguments)
@@ -32,7 +34,9 @@ test: ## every test but the slow ones below; ctest's summary comes last
 	@scripts/bootstrap.sh test
 	@$(MAKE) all
 	@$(call build,tsan,tsan_tests)
-	@$(call build,dev,,-DLARDER_PYTHON=$(PYTHON) -DLARDER_TSAN_BUILD_DIR=$(CURDIR)/build/tsan)
+	@$(if $(CAN_FUZZ),$(call build,fuzz,fuzzers))
+	@$(call build,dev,,-DLARDER_PYTHON=$(PYTHON) -DLARDER_TSAN_BUILD_DIR=$(CURDIR)/build/tsan \
+	  -DLARDER_FUZZ_BUILD_DIR=$(if $(CAN_FUZZ),$(CURDIR)/build/fuzz))
 	@ctest --test-dir build/dev --output-on-failure -j2
 
 soak: all ## clients of four releases on one server for SOAK_SECONDS (600); bytes, replies and locks are checked

@@ -107,8 +107,29 @@ def make_zmtp():
             (folder("zmtp") / name).write_bytes(b"\x7f" + stream)
 
 
+def make_admin_routes():
+    """Requests of the admin port: method, path, content type and body."""
+    json = "application/json"
+    requests = {
+        "get_metrics": ("GET", "/metrics", "", ""),
+        "get_with_slash": ("GET", "/quota/a b\r\nx/", "", ""),
+        "clear": ("POST", "/cache/clear", json, '{"tier":"l1","force":"off"}'),
+        "clear_wrong_fields": ("POST", "/cache/clear", json, '{"tier":"l3","force":[1.5,{}]}'),
+        "clear_not_json": ("POST", "/cache/clear", "text/plain", "{bad"),
+        "quota_put": ("PUT", "/quota/tenant-a", json, '{"limit_gb":0.5}'),
+        "quota_put_text": ("PUT", "/quota/_default", json, '{"limit_gb":" 1_0e-1 "}'),
+        "quota_put_nan": ("PUT", "/quota/tenant-a", json, '{"limit_gb":NaN}'),
+        "quota_put_large": ("PUT", "/quota/tenant-a", json, '{"limit_gb":1e308}'),
+        "quota_get": ("GET", "/quota/tenant-a", "", ""),
+        "quota_delete": ("DELETE", "/quota/_default", "", ""),
+    }
+    for name, fields in requests.items():
+        (folder("admin_routes") / name).write_bytes("\0".join(fields).encode())
+
+
 if __name__ == "__main__":
     make_zmtp()
+    make_admin_routes()
     make_msgpack()
     make_pickles()
     make_shared_tensors()
