@@ -18,11 +18,10 @@ namespace larder::cache {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
 
-std::unique_ptr<pool::Pool> bookkeeping_only() {
+std::unique_ptr<pool::Pool> bookkeeping_only(std::size_t bytes) {
   pool::PoolConfig config;
-  config.bytes = kPoolBytes;
+  config.bytes = bytes;
   config.private_memory = true;
   return pool::Pool::create(config).value();
 }
@@ -50,7 +49,9 @@ keys::ChunkHash hash_of(std::uint64_t number) {
 void store_into_a_full_pool(benchmark::State& state) {
   constexpr std::size_t kPromptsKept = 8;  // pinned, as by requests under way
   std::mt19937_64 random(1);
-  const auto pool = bookkeeping_only();
+  const auto pool_bytes = static_cast<std::size_t>(state.range(2)) << 30;
+  const auto whole = static_cast<double>(pool_bytes);
+  const auto pool = bookkeeping_only(pool_bytes);
   metrics::Registry metrics;
   CacheIndex index(*pool, make_eviction_policy("LRU"), metrics);
   const auto layouts = spaces(
@@ -74,11 +75,13 @@ void store_into_a_full_pool(benchmark::State& state) {
       static_cast<void>(lease->commit());
     }
     if (random() % 4 == 0) {
-      held[random() % held.size()] = index.acquire_prefix({&space, 1}, prompt, {&rank, 1}).lease;
+      const NeededSpace whole_prompt{space, std::nullopt, 0};
+      held[random() % held.size()] =
+          index.acquire_prefix({&whole_prompt, 1}, prompt, {&rank, 1}).lease;
     }
     return prompt.size() * static_cast<std::size_t>(space.layout.shape.front());
   };
-  while (pool->usage().used_bytes < kPoolBytes / 100 * 97) {
+  while (pool->usage().used_bytes < pool_bytes / 100 * 97) {
     store();
   }
   for (int i = 0; i < 20000; ++i) {
@@ -88,12 +91,12 @@ void store_into_a_full_pool(benchmark::State& state) {
     const auto before = static_cast<double>(pool->usage().used_bytes);
     const auto stored = static_cast<double>(store());
     const auto after = static_cast<double>(pool->usage().used_bytes);
-    sum_full += after / kPoolBytes;
+    sum_full += after / whole;
     if (after < before + stored) {
-      sum_needed += before / kPoolBytes;
+      sum_needed += before / whole;
       ++needed;
     }
-    least_full = std::min(least_full, after / kPoolBytes);
+    least_full = std::min(least_full, after / whole);
     most_gone = std::max(most_gone, (before + stored - after) / stored);
   }
   held.clear();
@@ -105,12 +108,14 @@ void store_into_a_full_pool(benchmark::State& state) {
 }
 
 BENCHMARK(store_into_a_full_pool)
-    ->ArgNames({"sizes", "pages_max"})
-    ->Args({1, 512})
-    ->Args({3, 512})
-    ->Args({32, 512})
-    ->Args({1000, 512})
-    ->Args({1000, 2048})
+    ->ArgNames({"sizes", "pages_max", "pool_gib"})
+    ->Args({1, 512, 1})
+    ->Args({3, 512, 1})
+    ->Args({32, 512, 1})
+    ->Args({1000, 512, 1})
+    ->Args({1000, 2048, 1})
+    ->Args({3, 512, 16})
+    ->Args({32, 512, 16})
     ->Iterations(300000);
 
 }  // namespace

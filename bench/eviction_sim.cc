@@ -102,7 +102,7 @@ class Run {
 
   void look_up(const Request& request, bool counts) {
     const std::vector<keys::ChunkHash> prompt = hashes(request.asked);
-    cache::PrefixLookup found = index_.acquire_prefix({&space_, 1}, prompt, {&rank_, 1});
+    cache::PrefixLookup found = index_.acquire_prefix({&needed_, 1}, prompt, {&rank_, 1});
     if (counts) {
       asked_ += prompt.size();
       found_ += found.chunks;
@@ -116,11 +116,12 @@ class Run {
       open_.pop();
       drop_pins(done.finish_s);
       const std::vector<keys::ChunkHash> text = hashes(trace_.requests[done.request].generated);
-      auto lease = index_.reserve(space_, {text, 0, rank_}, [](const auto&) { return false; });
+      auto lease =
+          index_.reserve(needed_.space, {text, 0, rank_}, [](const auto&) { return false; });
       if (lease) {
         static_cast<void>(lease->commit());
       }
-      index_.touch({&space_, 1}, text, {&rank_, 1});
+      index_.touch({&needed_, 1}, text, {&rank_, 1});
     }
     drop_pins(now_s);
   }
@@ -132,8 +133,10 @@ class Run {
   }
 
   const Trace& trace_;
-  const cache::KeySpace space_{
-      "model", "", tensors::Layout{tensors::Dtype::kUint8, {std::int64_t{kObjectBytes}}}};
+  const cache::NeededSpace needed_{
+      {"model", "", tensors::Layout{tensors::Dtype::kUint8, {std::int64_t{kObjectBytes}}}},
+      std::nullopt,
+      0};
   const std::uint32_t rank_ = keys::pack_kv_rank(1, 0);
   std::unique_ptr<pool::Pool> pool_;
   metrics::Registry metrics_;
