@@ -44,7 +44,7 @@ void check_runs(const larder::geometry::KernelGroup& group, std::uint64_t tensor
   const std::vector<std::int64_t> ids(group.blocks_per_object, last);
   std::vector<larder::geometry::CopyRun> runs;
   const std::vector<std::uint64_t> bases = {kBase};
-  larder::geometry::append_runs(group, bases, ids, 0, 0, runs);
+  larder::geometry::append_runs(group, bases, {ids}, runs);
   std::uint64_t copied = 0;
   for (const larder::geometry::CopyRun& run : runs) {
     const std::uint64_t more_rows = run.rows - 1;

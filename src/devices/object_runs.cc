@@ -19,7 +19,7 @@ void append_object_runs(const geometry::CachePlan& plan,
       skipped = std::clamp(job.skipped_ids[index], before, before + ids.size()) - before;
     }
     geometry::append_runs(
-        group, bases, ids, skipped, reinterpret_cast<std::uint64_t>(object.bytes.data()), runs);
+        group, bases, {ids, skipped, reinterpret_cast<std::uint64_t>(object.bytes.data())}, runs);
   }
 }
 

@@ -447,9 +447,9 @@ std::vector<CopyRun> runs_of_chunk(const CachePlan& plan,
     const std::size_t skipped = ids_to_skip(group, request.skip_tokens);
     append_runs(group,
                 engine.bases(),
-                ids_of(group, request.ids[index], chunk),
-                skipped_in_chunk(skipped, chunk, group.blocks_per_object),
-                address,
+                {ids_of(group, request.ids[index], chunk),
+                 skipped_in_chunk(skipped, chunk, group.blocks_per_object),
+                 address},
                 runs);
   }
   return runs;

@@ -161,23 +161,21 @@ class RunWriter {
 
 void append_runs(const KernelGroup& group,
                  std::span<const std::uint64_t> bases,
-                 std::span<const std::int64_t> ids,
-                 std::size_t skipped,
-                 std::uint64_t object,
+                 const ObjectBlocks& blocks,
                  std::vector<CopyRun>& runs) {
-  LARDER_CHECK(skipped <= ids.size());
+  LARDER_CHECK(blocks.skipped <= blocks.ids.size());
   RunWriter writer(group, runs);
   const Placement& placement = writer.placement();
   const std::uint64_t layer_bytes =
       group.slots_per_object / group.block_slots * writer.block_bytes();
-  std::uint64_t to = object + group.object_offset + skipped * writer.block_bytes();
+  std::uint64_t to = blocks.object + group.object_offset + blocks.skipped * writer.block_bytes();
   for (std::size_t plane = 0; plane < group.planes; ++plane) {
     for (std::size_t layer = 0; layer < group.layers; ++layer) {
       const std::size_t list = placement.has_plane_tensors ? plane * group.layers : 0;
       const std::size_t pointer = placement.has_one_tensor ? 0 : list + layer;
       const std::uint64_t from = bases[group.tensors[pointer]] + plane * placement.plane_offset +
                                  layer * placement.layer_offset;
-      writer.write(from, to, ids.subspan(skipped));
+      writer.write(from, to, blocks.ids.subspan(blocks.skipped));
       to += layer_bytes;
     }
   }

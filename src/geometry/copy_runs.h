@@ -28,16 +28,18 @@ struct CopyRun {
   bool operator==(const CopyRun&) const = default;
 };
 
-// Appends the runs of one kernel group's part of one object.
-//
-// bases: addresses of the plan's tensors' first elements, by tensor index. ids: of this object
-// (ids_of()); the first `skipped` of them are left out, the rest keep their places. object: address
-// of the object's first byte. REQUIRES: ids in [0, group.blocks), skipped <= ids.size().
+// One kernel group's part of one object.
+struct ObjectBlocks {
+  std::span<const std::int64_t> ids;  // of this object (ids_of())
+  std::size_t skipped = 0;   // so many of the first are left out; the rest keep their places
+  std::uint64_t object = 0;  // address of the object's first byte
+};
+
+// Appends the runs of these blocks. bases: addresses of the plan's tensors' first elements, by
+// tensor index. REQUIRES: ids in [0, group.blocks), skipped <= ids.size().
 void append_runs(const KernelGroup& group,
                  std::span<const std::uint64_t> bases,
-                 std::span<const std::int64_t> ids,
-                 std::size_t skipped,
-                 std::uint64_t object,
+                 const ObjectBlocks& blocks,
                  std::vector<CopyRun>& runs);
 
 }  // namespace larder::geometry

@@ -77,12 +77,11 @@ class RecordedTransfer : public testing::TestWithParam<std::size_t> {
     const std::size_t per_object = group_.slots_per_object / group_.block_slots;
     for (std::size_t i = 0; i < objects_.size(); ++i) {
       const std::size_t skipped = std::min(per_object, skip - std::min(skip, i * per_object));
-      append_runs(group_,
-                  bases(),
-                  std::span(ids).subspan(i * per_object, per_object),
-                  skipped,
-                  address_of(objects_[i]),
-                  all);
+      append_runs(
+          group_,
+          bases(),
+          {std::span(ids).subspan(i * per_object, per_object), skipped, address_of(objects_[i])},
+          all);
     }
     return all;
   }
@@ -174,7 +173,7 @@ constexpr std::uint64_t kObject = 5000;
 
 std::vector<CopyRun> runs_of(const KernelGroup& group, const Ids& ids, std::size_t skipped = 0) {
   std::vector<CopyRun> runs;
-  append_runs(group, std::vector<std::uint64_t>{kBase}, ids, skipped, kObject, runs);
+  append_runs(group, std::vector<std::uint64_t>{kBase}, {ids, skipped, kObject}, runs);
   return runs;
 }
 

@@ -21,6 +21,7 @@ class Transfer047(NumberedTransfer):
 class Client047(NumberedClient):
     """PING names nobody, and a scheduler has one server."""
 
+    shares_memory = False
     ping_names_instance = False
     engine_driven = "data"
     server_driven = "handle"

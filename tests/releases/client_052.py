@@ -21,6 +21,7 @@ class Transfer052(NumberedTransfer):
 class Client052(NumberedClient):
     """The names that stayed."""
 
+    shares_memory = True
     ping_names_instance = True
     engine_driven = "engine_driven"
     server_driven = "lmcache_driven"

@@ -116,6 +116,7 @@ class Client056(ReleaseClient):
     """Keys say how many readers there are, CLEAR says whether it is forced."""
 
     head_major = False
+    shares_memory = True
     ping_names_instance = True
     engine_driven = "engine_driven"
     server_driven = "lmcache_driven"

@@ -122,6 +122,18 @@ class MemoryWorker:
         future = self.transfer.retrieve_blocks(prompt.request_id, key, lists, skip_tokens)
         return bool(future.result(timeout=CALL_SECONDS))
 
+    def open_store(self, prompt: Prompt, first: int, last: int) -> None:
+        """A STORE whose answer nobody waits for."""
+        lists = self.kv.take(last - first)
+        self.kv.write(prompt, first, lists)
+        self.transfer.store_blocks(prompt.request_id, self.key(prompt, first, last), lists)
+
+    def open_retrieve(self, prompt: Prompt, first: int, last: int) -> bool:
+        """A RETRIEVE whose answer nobody waits for."""
+        lists = self.kv.take(last - first)
+        self.transfer.retrieve_blocks(prompt.request_id, self.key(prompt, first, last), lists, 0)
+        return True
+
     def miss(self, prompt: Prompt, first: int, last: int, lists: list[list[int]]) -> bool:
         """Whether a RETRIEVE into these block ids fails without touching any block."""
         self.kv.spoil()

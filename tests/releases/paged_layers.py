@@ -82,6 +82,14 @@ class PagedLayers:
         """Blocks of a chunk in the first group, which is all that the client asks for."""
         return self.chunk_tokens // self.groups[0].block_tokens
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of one chunk, in all layers."""
+        blocks = {group.number: self.blocks_of(group, 1) for group in self.groups}
+        return sum(
+            self.view(layer)[0].size * blocks[form.group] for layer, form in enumerate(self.forms)
+        )
+
     def blocks_of(self, group: Group, chunks: int) -> int:
         """Block ids that so many chunks take."""
         return chunks * self.chunk_tokens // group.block_tokens

@@ -164,6 +164,9 @@ class ReleaseClient(ABC):
     head_major: bool
     """How it reads tensors of five dimensions without an accelerator."""
 
+    shares_memory: bool
+    """Whether it can hand over tensors without an accelerator."""
+
     ping_names_instance: bool
     """Whether PING carries the worker's id."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import torch
 from kv import KvLayout
+from memory_worker import MemoryWorker
 from prompts import Prompt, random_prompt
 from release_client import ReleaseClient
 from workers import Scheduler, Worker
@@ -42,13 +43,21 @@ class Kind:
     world_size: int = 1
     readers: int = 1
     maps_pool: bool = True
+    server_copies: bool = False  # out of the engine's memory; for clients that can share it
 
+
+# Full attention and a window of two chunks; one head, as releases order heads and tokens differently.
+HYBRID = [
+    {"form": "kv_first", "heads": 1, "head_size": 128},
+    {"form": "fused", "heads": 1, "head_size": 64, "group": 1, "window": 16},
+]
 
 KINDS = (
     Kind("soak"),
     Kind("soak", maps_pool=False),
     Kind("soak-ranks", world_size=2),
     Kind("soak-latent", LATENT, readers=2),
+    Kind("soak-memory", server_copies=True),
 )
 
 
@@ -67,15 +76,17 @@ class SoakEngine:
             tp_size=kind.world_size * kind.readers,
         )  # fmt: skip
 
-    def _new_worker(self, rank: int) -> Worker:
+    def _new_worker(self, rank: int) -> Worker | MemoryWorker:
         kind = self.kind
+        if kind.server_copies:
+            return MemoryWorker(self._client, self._url, model=kind.model, layers=HYBRID)
         return Worker(
             self._client, self._url, model=kind.model, layout=kind.layout,
             world_size=kind.world_size, worker_id=rank // kind.readers, maps_pool=kind.maps_pool,
         )  # fmt: skip
 
     @property
-    def writers(self) -> list[Worker]:
+    def writers(self) -> list[Worker | MemoryWorker]:
         """The workers that store: one of each rank."""
         return self.workers[:: self.kind.readers]
 
@@ -104,7 +115,11 @@ class SoakWorkload:
     ) -> None:
         self._random = random.Random(seed)
         self._seed = seed
-        self._engines = [SoakEngine(client, url, kind) for kind in kinds]
+        self._engines = [
+            SoakEngine(client, url, kind)
+            for kind in kinds
+            if client.shares_memory or not kind.server_copies
+        ]
         self._counts: Counter[str] = Counter()
         self._chunk_tokens = self._engines[0].scheduler.chunk_tokens if self._engines else 0
         self._next_ping = 0.0
