@@ -182,7 +182,9 @@ class ModelRun {
     const std::size_t space_count = one_in(3) ? 2 - first_space : 1;
     for (std::size_t i = 0; i < space_count; ++i) {
       const auto window = static_cast<std::uint32_t>(1 + below(3));
-      asked.windows[first_space + i] = one_in(3) ? std::optional(window) : std::nullopt;
+      const std::size_t space = first_space + i;
+      asked.windows[space] =
+          space == kSlidingSpace && one_in(2) ? std::optional(window) : std::nullopt;
     }
     asked.ranks = 1 + below(3);
     std::uint32_t expected = 0;

@@ -22,21 +22,18 @@ TEST(KvRankDeathTest, RefusesRanksWhoseFieldsOverlap) {
 }
 
 TEST(ObjectId, DiffersInEachOfItsParts) {
-  const ObjectId id{.chunk_hash = none_hash(), .kv_rank = 1, .object_group = 0};
-  EXPECT_EQ(id, (ObjectId{none_hash(), 1, 0}));
-  EXPECT_NE(id, (ObjectId{none_hash(), 2, 0}));
-  EXPECT_NE(id, (ObjectId{none_hash(), 1, 1}));
-  EXPECT_NE(id, (ObjectId{ChunkHash{}, 1, 0}));
+  const ObjectId id{.chunk_hash = none_hash(), .kv_rank = 1};
+  EXPECT_EQ(id, (ObjectId{none_hash(), 1}));
+  EXPECT_NE(id, (ObjectId{none_hash(), 2}));
+  EXPECT_NE(id, (ObjectId{ChunkHash{}, 1}));
 }
 
-TEST(ObjectId, HashesRanksAndGroupsOfOneChunkApart) {
+TEST(ObjectId, HashesRanksOfOneChunkApart) {
   std::set<std::size_t> hashes;
-  for (std::uint32_t worker = 0; worker < 64; ++worker) {
-    for (std::uint32_t group = 0; group < 4; ++group) {
-      hashes.insert(ObjectIdHash()(ObjectId{none_hash(), pack_kv_rank(64, worker), group}));
-    }
+  for (std::uint32_t worker = 0; worker < 255; ++worker) {
+    hashes.insert(ObjectIdHash()(ObjectId{none_hash(), pack_kv_rank(255, worker)}));
   }
-  EXPECT_EQ(hashes.size(), 256U);
+  EXPECT_EQ(hashes.size(), 255U);
 }
 
 }  // namespace
