@@ -115,7 +115,8 @@ Result<std::vector<tensors::TensorView>> read_tensors(const Payload& payload,
 }
 
 // Room for another message like this one, so that the next one's objects find free slots while they
-// arrive and need not be copied. In whole objects, so that a small pool is used to its last.
+// arrive and need not be copied. In whole objects, so that a small pool is used to its last, and
+// never at the cost of what was just stored.
 void make_room_ahead(Services& services, const Transfer& transfer, std::size_t objects) {
   constexpr std::size_t kShareMax = 16;  // of the pool
   constexpr std::size_t kObjectsMax = 256;
@@ -128,6 +129,7 @@ void make_room_ahead(Services& services, const Transfer& transfer, std::size_t o
     return;
   }
   const std::size_t ahead = std::min(objects, usage.capacity_bytes / kShareMax / object_bytes);
+  const Result<cache::ReadLease> kept = services.index.acquire(transfer.space, transfer.objects);
   services.index.evict_ahead(usage.capacity_bytes - ahead * object_bytes, kObjectsMax);
 }
 
@@ -165,7 +167,9 @@ Result<bool> commit_payload(Services& services,
   }
   const bool complete = lease->size() == lease->missing();
   const bool is_committed = lease->commit();
-  make_room_ahead(services, transfer, tensors->size());
+  if (is_committed && complete) {
+    make_room_ahead(services, transfer, tensors->size());
+  }
   return is_committed && complete;
 }
 
