@@ -115,9 +115,7 @@ EngineMemory::Started CudaMemory::refuse(CopyJob& job, const Error& error) {
 
 // On an error nothing of the job is on the stream any more.
 Result<ExportedEvents::Exported> CudaMemory::submit(CopyJob& job) {
-  const bool waits_for_engine = !job.engine_event.empty();
-  const auto engine_event =
-      waits_for_engine ? ipc_handle_of(job.engine_event) : Result<IpcHandle>(IpcHandle{});
+  const auto engine_event = ipc_handle_of(job.engine_event);
   if (!engine_event) {
     return engine_event.error();
   }
@@ -129,8 +127,7 @@ Result<ExportedEvents::Exported> CudaMemory::submit(CopyJob& job) {
   if (!exported) {
     return exported;
   }
-  const auto waits = waits_for_engine ? device_.wait_for(*engine_event, stream_) : Result<void>();
-  if (!waits) {
+  if (auto waits = device_.wait_for(*engine_event, stream_); !waits) {
     device_.events().give_back(*exported);
     return waits.error();
   }

@@ -43,7 +43,7 @@ struct CopyJob {
   std::vector<ObjectCopy> objects;       // kept in place by what `done` owns
   std::vector<std::size_t> skipped_ids;  // RETRIEVE: of each kernel group, counted over the
                                          // request's chunks (ids_to_skip()); empty: none
-  EventHandle engine_event;  // wait for it before the first byte is touched; empty: for nothing
+  EventHandle engine_event;              // wait for it before the first byte is touched
   std::function<void(bool copied)> done;
 };
 

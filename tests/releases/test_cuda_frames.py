@@ -39,20 +39,22 @@ def cuda_server(**variables: str) -> LarderServer:
 
 
 @pytest.fixture
-def server() -> Iterator[LarderServer]:
-    with cuda_server() as started:
+def server(request: pytest.FixtureRequest) -> Iterator[LarderServer]:
+    """A parameter is what its driver is told to fail at."""
+    fails = getattr(request, "param", None)
+    with cuda_server(**({"FAKE_CUDA_FAIL": fails} if fails else {})) as started:
         yield started
 
 
-Engines = Callable[[LarderServer, str], MemoryEngine]
+Engines = Callable[[str], MemoryEngine]
 
 
 @pytest.fixture
-def engines(gpu: FakeGpu) -> Iterator[Engines]:
-    """Makes engines of a release; closes them."""
+def engines(gpu: FakeGpu, server: LarderServer) -> Iterator[Engines]:
+    """Makes engines of a release; they are gone before the server ends."""
     made: list[MemoryEngine] = []
 
-    def make(server: LarderServer, version: str) -> MemoryEngine:
+    def make(version: str) -> MemoryEngine:
         made.append(MemoryEngine(server.port, version, lambda: GpuTensor(gpu, SHAPE)))
         return made[-1]
 
@@ -84,7 +86,7 @@ def wait_for_hits(engine: MemoryEngine, tokens: list[int], request_id: str) -> N
 def test_blocks_come_back_as_they_were(
     gpu: FakeGpu, server: LarderServer, engines: Engines, version: str
 ) -> None:
-    engine = engines(server, version)
+    engine = engines(version)
     engine.register()
     status = server.status()
     assert status["cuda"].startswith("CUDA "), status["cuda"]
@@ -110,7 +112,7 @@ def test_what_fails_has_an_event_that_opens(
     gpu: FakeGpu, server: LarderServer, engines: Engines, version: str
 ) -> None:
     """A client before 0.5.5 opens whatever comes; later ones take an empty one for complete."""
-    engine = engines(server, version)
+    engine = engines(version)
 
     def assert_refused(answer: list[object]) -> None:
         event, succeeded = answer
@@ -135,31 +137,33 @@ def test_what_fails_has_an_event_that_opens(
     engine.client.end("r")
 
 
-@pytest.mark.parametrize("function", ["cuMemcpyBatchAsync_v2", "cuEventRecord", "cuStreamWaitEvent"])
+FAILURES = ["cuMemcpyBatchAsync_v2:1:700", "cuEventRecord:1:700", "cuStreamWaitEvent:1:700"]
+
+
+@pytest.mark.parametrize("server", FAILURES, indirect=True, ids=[f.split(":")[0] for f in FAILURES])
 def test_a_copy_that_the_driver_refuses_publishes_nothing(
-    gpu: FakeGpu, engines: Engines, function: str
+    gpu: FakeGpu, server: LarderServer, engines: Engines
 ) -> None:
-    with cuda_server(FAKE_CUDA_FAIL=f"{function}:1:700") as server:
-        engine = engines(server, "0.5.2")
-        engine.register()
-        engine.fill()
-        outcomes = []
-        for _ in range(6):
-            tokens = prompt()
-            event, stored = engine.store(tokens, IDS, gpu.recorded_event())
-            gpu.wait(event)
-            outcomes.append(stored)
-            if stored:
-                wait_for_hits(engine, tokens, "r")
-            else:
-                assert engine.lookup(tokens) == 0
-            engine.client.end("r")
-        assert outcomes.count(False) <= 1, "the driver failed once"
-        until(lambda: server.l1()["write_locked_count"] == 0, "no reservation is left")
+    engine = engines("0.5.2")
+    engine.register()
+    engine.fill()
+    outcomes = []
+    for _ in range(6):
+        tokens = prompt()
+        event, stored = engine.store(tokens, IDS, gpu.recorded_event())
+        gpu.wait(event)
+        outcomes.append(stored)
+        if stored:
+            wait_for_hits(engine, tokens, "r")
+        else:
+            assert engine.lookup(tokens) == 0
+        engine.client.end("r")
+    assert outcomes.count(False) <= 1, "the driver failed once"
+    until(lambda: server.l1()["write_locked_count"] == 0, "no reservation is left")
 
 
 def test_a_dead_engine_is_forgotten(gpu: FakeGpu, server: LarderServer, engines: Engines) -> None:
-    engine = engines(server, "0.5.2")
+    engine = engines("0.5.2")
     engine.register()
     engine.fill()
     for _ in range(20):
@@ -173,7 +177,7 @@ def test_a_dead_engine_is_forgotten(gpu: FakeGpu, server: LarderServer, engines:
 def test_a_device_that_the_server_does_not_have_is_refused(
     gpu: FakeGpu, server: LarderServer, engines: Engines
 ) -> None:
-    engine = engines(server, "0.5.2")
+    engine = engines("0.5.2")
     uuid, gpu.uuid = gpu.uuid, "00000000-0000-0000-0000-000000000000"
     try:
         engine.register()
