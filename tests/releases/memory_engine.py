@@ -7,6 +7,7 @@ test_frames_of_every_release.py, with tensors that this process can look into.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from server_state import CHUNK
@@ -17,9 +18,25 @@ from wire import ABSENT
 STUB = b"stub_ipc_handle"
 BLOCK_TOKENS = 4
 BLOCKS = 12
-SHAPE = (2, BLOCKS, 1, BLOCK_TOKENS, 8)  # one head: its order does not matter
-BLOCK_BYTES = BLOCK_TOKENS * 8 * 2
-PLANE_BYTES = BLOCKS * BLOCK_BYTES
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an engine registers: tensors of one shape, and what it says about them.
+
+    In memory a block is one piece, or one of each of two planes.
+    """
+
+    shape: tuple[int, ...]
+    planes: int = 1
+    tensors: int = 2
+    dtype: str = "bfloat16"
+    engine_type: str = "vllm"
+    hints: dict[str, Any] = field(default_factory=lambda: {"kv_layout": "HND"})
+
+
+# One head: its order does not matter.
+KV_FIRST = Form((2, BLOCKS, 1, BLOCK_TOKENS, 8), planes=2)
 
 
 class Tensor(Protocol):
@@ -36,15 +53,20 @@ class Tensor(Protocol):
 
 
 class MemoryEngine:
-    """An engine of two layers whose memory the server reads; `tensor` makes a layer."""
+    """An engine whose memory the server reads; `tensor` makes a tensor of the form."""
 
     def __init__(
-        self, port: int, version: str, tensor: Callable[[], Tensor] = lambda: SharedTensor(SHAPE)
+        self,
+        port: int,
+        version: str,
+        form: Form = KV_FIRST,
+        tensor: Callable[[Form], Tensor] = lambda form: SharedTensor(form.shape, form.dtype),
     ) -> None:
+        self.form = form
         self.client = FrameClient(port, version)
         assert self.client.ask("GET_CHUNK_SIZE") == CHUNK
         self.instance = self.client.instance
-        self.layers = [tensor() for _ in range(2)]
+        self.layers = [tensor(form) for _ in range(form.tensors)]
 
     def close(self) -> None:
         self.client.close()
@@ -61,7 +83,7 @@ class MemoryEngine:
         groups = [[]] if self.client.version >= (0, 4, 7) else []
         answer = self.client.ask(
             "REGISTER_KV_CACHE", self.instance, self.handles() if handles is None else handles,
-            model, 1, "vllm", {"kv_layout": "HND"}, *groups,
+            model, 1, self.form.engine_type, self.form.hints, *groups,
         )  # fmt: skip
         assert answer is ABSENT
 
@@ -91,11 +113,12 @@ class MemoryEngine:
             layer.memory[:] = bytes((place * (number + 3) + 1) % 251 for place in range(layer.bytes))
 
     def block(self, layer: int, block: int) -> bytes:
-        """Both planes of one block."""
-        memory = self.layers[layer].memory
-        at = block * BLOCK_BYTES
-        planes = (memory[at + plane : at + plane + BLOCK_BYTES] for plane in (0, PLANE_BYTES))
-        return b"".join(map(bytes, planes))
+        """All planes of one block of one tensor."""
+        memory, planes = self.layers[layer].memory, self.form.planes
+        plane_bytes = self.layers[layer].bytes // planes
+        size = plane_bytes // BLOCKS
+        starts = (plane * plane_bytes + block * size for plane in range(planes))
+        return b"".join(bytes(memory[at : at + size]) for at in starts)
 
     def blocks(self, ids: list[int]) -> list[bytes]:
-        return [self.block(layer, block) for layer in range(2) for block in ids]
+        return [self.block(layer, block) for layer in range(len(self.layers)) for block in ids]

@@ -51,15 +51,15 @@ def pickled_object(of: Global, state: dict[str, Any]) -> bytes:
 
 
 class SharedTensor:
-    """A tensor in a segment of its own, dense, of two-byte values."""
+    """A tensor in a segment of its own, dense."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
+    def __init__(self, shape: tuple[int, ...], dtype: str = "bfloat16") -> None:
+        self.shape, self.dtype = shape, dtype
         strides = [1]
         for size in reversed(shape[1:]):
             strides.insert(0, strides[0] * size)
         self.stride = tuple(strides)
-        self.bytes = 2 * shape[0] * strides[0]
+        self.bytes = (1 if dtype == "uint8" else 2) * shape[0] * strides[0]
         self.name = f"/lmcache_kv_{os.getpid()}_{next(_numbers)}_frames"
         self._path = Path("/dev/shm") / self.name[1:]
         with self._path.open("x+b") as segment:
@@ -75,7 +75,7 @@ class SharedTensor:
         """Up to 0.5.5."""
         state = {
             "shm_name": self.name, "nbytes": self.bytes, "handle": None,
-            "dtype": Global("torch.bfloat16"), "shape": self.shape, "stride": self.stride,
+            "dtype": Global(f"torch.{self.dtype}"), "shape": self.shape, "stride": self.stride,
             "storage_offset": 0, "device_uuid": "cpu",
         }  # fmt: skip
         of = Global("lmcache.v1.platform.cpu.shm.CpuShmTensorWrapper")
@@ -86,7 +86,7 @@ class SharedTensor:
         handle = {
             "type": "cpu_shm", "shm_name": self.name, "nbytes": self.bytes, "version": 1,
             "metadata": {
-                "dtype": "bfloat16", "shape": self.shape, "stride": self.stride,
+                "dtype": self.dtype, "shape": self.shape, "stride": self.stride,
                 "storage_offset": 0, "device_uuid": "cpu",
             },
         }  # fmt: skip

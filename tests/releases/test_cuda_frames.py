@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_cuda_engine import FakeGpu, GpuTensor, driver
 from larder_server import LarderServer
-from memory_engine import BLOCKS, SHAPE, MemoryEngine
+from memory_engine import BLOCK_TOKENS, BLOCKS, KV_FIRST, Form, MemoryEngine
 from polling import until
 from server_state import CHUNK
 from test_frames_of_every_release import VERSIONS, assert_idle, prompt
@@ -46,7 +46,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[LarderServer]:
         yield started
 
 
-Engines = Callable[[str], MemoryEngine]
+Engines = Callable[..., MemoryEngine]
+
+# By what releases read on devices: head-major and token-major, in two planes and in one piece.
+FORMS = {
+    "NL_X_TWO_NB_BS_NH_HS": Form((2, BLOCKS, BLOCK_TOKENS, 3, 8), planes=2, hints={"kv_layout": "NHD"}),
+    "NL_X_TWO_NB_NH_BS_HS": Form((2, BLOCKS, 3, BLOCK_TOKENS, 8), planes=2),
+    "NL_X_NB_BS_NH_TWO_HS": Form((BLOCKS, BLOCK_TOKENS, 3, 16), hints={"kv_layout": "NHD"}),
+    "NL_X_NB_NH_BS_TWO_HS": Form((BLOCKS, 3, BLOCK_TOKENS, 16)),
+    "NL_X_NB_BS_HS": Form((BLOCKS, BLOCK_TOKENS, 40)),
+}
 
 
 @pytest.fixture
@@ -54,8 +63,8 @@ def engines(gpu: FakeGpu, server: LarderServer) -> Iterator[Engines]:
     """Makes engines of a release; they are gone before the server ends."""
     made: list[MemoryEngine] = []
 
-    def make(version: str) -> MemoryEngine:
-        made.append(MemoryEngine(server.port, version, lambda: GpuTensor(gpu, SHAPE)))
+    def make(version: str, form: Form = KV_FIRST) -> MemoryEngine:
+        made.append(MemoryEngine(server.port, version, form, lambda of: GpuTensor(gpu, of.shape)))
         return made[-1]
 
     yield make
@@ -105,6 +114,26 @@ def test_blocks_come_back_as_they_were(
     until(lambda: server.l1()["read_locked_count"] == 0, "the pins are given back")
     assert engine.client.ask("UNREGISTER_KV_CACHE", engine.instance) is ABSENT
     assert_idle(server)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_formats_on_devices(
+    gpu: FakeGpu, server: LarderServer, engines: Engines, name: str
+) -> None:
+    engine = engines("0.5.2", FORMS[name])
+    engine.register()
+    shown = server.status()["cache_context_meta"][str(engine.instance)]["kv_cache_layout"]
+    assert [group["engine_kv_format"] for group in shown["kernel_groups"]] == [name]
+    engine.fill()
+    tokens = prompt()
+    stored = engine.blocks(IDS)
+    store(engine, gpu, tokens)
+    wait_for_hits(engine, tokens, "r")
+    event, found = engine.retrieve(tokens, ELSEWHERE, "r", gpu.recorded_event())
+    assert found is True
+    gpu.wait(event)
+    assert engine.blocks(ELSEWHERE) == stored
+    engine.client.end("r")
 
 
 @pytest.mark.parametrize("version", ["0.4.7", "0.5.2", "0.5.6"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from larder_server import LarderServer
-from memory_engine import SHAPE, STUB, MemoryEngine
+from memory_engine import BLOCK_TOKENS, BLOCKS, KV_FIRST, STUB, Form, MemoryEngine
 from polling import until
 from tensor_handles import SHARED_TENSOR_EXT, Global, SharedTensor, pickled_object
 from test_frames_of_every_release import VERSIONS, assert_idle, prompt
@@ -49,6 +49,54 @@ def test_server_copies_blocks(engine: MemoryEngine, shared_pool: LarderServer) -
     assert_idle(shared_pool)
 
 
+NHD, HND = {"kv_layout": "NHD"}, {"kv_layout": "HND"}
+TRTLLM_HINTS = {"num_kv_heads": 3, "tokens_per_block": BLOCK_TOKENS, "head_dim": 8}
+
+# What a release registers, and the format that it is. Formats 0, 4 and 5 do not come over the wire;
+# 11 comes from CUDA only (test_cuda_frames.py).
+FORMATS = {
+    "NL_X_TWO_NB_BS_NH_HS": ("0.5.6", Form((2, BLOCKS, BLOCK_TOKENS, 3, 8), planes=2, hints=NHD)),
+    "NL_X_NB_TWO_BS_NH_HS": ("0.5.6", Form((BLOCKS, 2, BLOCK_TOKENS, 3, 8), hints=NHD)),
+    "NL_X_NB_BS_HS": ("0.5.2", Form((BLOCKS, BLOCK_TOKENS, 40))),
+    "NL_X_TWO_NB_NH_BS_HS": ("0.5.2", Form((2, BLOCKS, 3, BLOCK_TOKENS, 8), planes=2)),
+    "NL_X_NB_TWO_NH_BS_HS": ("0.5.2", Form((BLOCKS, 2, 3, BLOCK_TOKENS, 8))),
+    "NB_NL_TWO_NH_BS_HS": (
+        "0.5.2",
+        Form((BLOCKS, 5, 2, 3 * BLOCK_TOKENS * 8), tensors=1, engine_type="trtllm", hints=TRTLLM_HINTS),
+    ),
+    "TWO_X_NL_X_NB_BS_NH_HS": (
+        "0.5.2",
+        Form((BLOCKS * BLOCK_TOKENS, 3, 8), tensors=6, engine_type="sglang",
+             hints={"tokens_per_block": BLOCK_TOKENS}),
+    ),
+    "NL_X_NB_NH_BS_TWO_HS": ("0.5.2", Form((BLOCKS, 3, BLOCK_TOKENS, 16))),
+    "NL_X_NB_NH_BS_CS": ("0.5.6", Form((BLOCKS, 3, BLOCK_TOKENS, 15), hints=HND)),
+    "NL_X_NB_BS_NH_CS": ("0.5.6", Form((BLOCKS, BLOCK_TOKENS, 3, 15), hints=NHD)),
+    "NL_X_NB_BSV_BSS": ("0.5.6", Form((BLOCKS, BLOCK_TOKENS, 132), dtype="uint8", hints=NHD)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_through_the_wire(shared_pool: LarderServer, name: str) -> None:
+    version, form = FORMATS[name]
+    engine = MemoryEngine(shared_pool.port, version, form)
+    engine.register(model=name)
+    shown = shared_pool.status()["cache_context_meta"][str(engine.instance)]["kv_cache_layout"]
+    assert [group["engine_kv_format"] for group in shown["kernel_groups"]] == [name]
+    engine.fill()
+    tokens, ids, elsewhere = prompt(), [3, 1, 4, 10, 5, 9], [0, 2, 6, 7, 8, 11]
+    stored = engine.blocks(ids)
+    assert engine.store(tokens, ids) == [STUB, True]
+    for layer in engine.layers:
+        layer.memory[:] = bytes(layer.bytes)
+    assert engine.retrieve(tokens, elsewhere) == [STUB, True]
+    assert engine.blocks(elsewhere) == stored
+    assert not any(map(any, engine.blocks(ids))), "no other block is written"
+    engine.client.ask("UNREGISTER_KV_CACHE", engine.instance)
+    engine.close()
+    assert_idle(shared_pool)
+
+
 @pytest.mark.parametrize("engine", VERSIONS, indirect=True, ids=VERSIONS)
 def test_an_unknown_engine_is_answered_at_once(
     engine: MemoryEngine, shared_pool: LarderServer
@@ -65,9 +113,9 @@ def test_what_cannot_be_mapped_is_refused_and_said(
     engine: MemoryEngine, shared_pool: LarderServer
 ) -> None:
     """Each is acknowledged, promised nothing, and answered false."""
-    wrong = SharedTensor(SHAPE)
-    gone = SharedTensor(SHAPE)
-    pool = SharedTensor(SHAPE)
+    wrong = SharedTensor(KV_FIRST.shape)
+    gone = SharedTensor(KV_FIRST.shape)
+    pool = SharedTensor(KV_FIRST.shape)
     pool_name = next(Path("/dev/shm").glob("lmcache_l1_pool_*")).name
     gone_handle = gone.pickled()
     gone.close()
