@@ -105,7 +105,8 @@ bool is_boolean(const Json& value) {
     const std::string word = lower(value.get_ref<const std::string&>());
     return std::find(kWords.begin(), kWords.end(), word) != kWords.end();
   }
-  return value.is_boolean() || (value.is_number() && (value == 0 || value == 1));
+  return value.is_boolean() ||
+         (value.is_number() && (value.get<double>() == 0.0 || value.get<double>() == 1.0));
 }
 
 Json not_a_boolean(const Json& input) {

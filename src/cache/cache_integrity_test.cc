@@ -156,6 +156,7 @@ TEST(CacheVerification, ManyReadersOfAChangedObjectCountItOnce) {
   }
   cache.pool().base()[leases.front().offset(1)] ^= std::byte{1};
   std::vector<std::thread> readers;
+  readers.reserve(leases.size());
   for (ReadLease& lease : leases) {
     readers.emplace_back([&cache, &lease] {
       EXPECT_EQ(cache.index().find_corrupted(lease), std::vector<std::size_t>{1});

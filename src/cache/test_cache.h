@@ -75,6 +75,7 @@ inline std::vector<std::uint32_t> test_ranks(std::uint32_t world_size) {
 // As one engine needs them.
 inline std::vector<NeededSpace> needed(const std::vector<KeySpace>& spaces) {
   std::vector<NeededSpace> all;
+  all.reserve(spaces.size());
   for (const KeySpace& space : spaces) {
     all.push_back({space, std::nullopt, 0});
   }

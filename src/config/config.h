@@ -41,13 +41,13 @@ struct Config {
   std::uint32_t chunk_tokens = 256;
   TransferMode transfer_mode = TransferMode::kAuto;
   std::string cuda_driver_path;          // LARDER_CUDA_DRIVER; "" for the system's
-  bool separate_object_groups = true;    // a hybrid model's chunk is an object for each window size
   std::string default_release = "auto";  // or a version; the rooms above know which exist
 
   // Memory.
   std::size_t pool_bytes =
       0;  // never 0 after parsing: from --l1-size-gb or from the machine's memory
   bool pool_bytes_given = false;
+  bool separate_object_groups = true;  // a hybrid model's chunk is an object for each window size
   std::size_t pool_align_bytes = 4096;
   std::size_t pool_initial_bytes = 64U << 20;
   std::optional<std::string>

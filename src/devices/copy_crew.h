@@ -29,7 +29,7 @@ class CopyCrew {
  private:
   struct Job {
     const std::function<void(std::size_t)>& part;
-    std::size_t parts;
+    std::size_t parts = 0;
     std::size_t next = 0;     // the first that nobody has begun
     std::size_t running = 0;  // begun and not returned
   };

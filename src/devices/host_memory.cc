@@ -55,6 +55,7 @@ void copy_rows(Piece piece, std::uint32_t rows, std::size_t bytes) {
 
 std::vector<MappedRange> ranges_of(const std::vector<SharedSegment>& segments) {
   std::vector<MappedRange> ranges;
+  ranges.reserve(segments.size());
   for (const SharedSegment& segment : segments) {
     ranges.push_back(segment.range());
   }

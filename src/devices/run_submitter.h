@@ -59,7 +59,7 @@ class RunSubmitter {
   Result<void> flush_kernel();
 
   const CudaDriver& driver_;
-  const CuFunction kernel_;
+  CuFunction kernel_;
   const PinnedPool& pool_;
 
   // Of the object being submitted.

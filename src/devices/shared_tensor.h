@@ -20,7 +20,7 @@
 namespace larder::devices {
 
 inline constexpr std::size_t kIpcHandleBytes = 64;  // CUDA's memory and event handles
-inline constexpr std::size_t kHandleBodyBytesMax = 64 * 1024;
+inline constexpr std::size_t kHandleBodyBytesMax = std::size_t{64} << 10;
 
 using IpcHandle = std::array<std::byte, kIpcHandleBytes>;
 
