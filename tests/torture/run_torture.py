@@ -224,6 +224,14 @@ def come_to_zero(server: TortureServer, clients: Clients, marker: Path) -> None:
     assert not marker.exists(), "a pickle bomb ran"
 
 
+def unanswered(server: TortureServer) -> str:
+    """The counters of what the server refused, dropped or left without an answer."""
+    _, page = server.process.get("/metrics")
+    kinds = ("unanswered", "unreadable", "refused", "closed")
+    lines = (line for line in page.splitlines() if not line.startswith("#"))
+    return "\n".join(line for line in lines if any(kind in line.split("{")[0] for kind in kinds))
+
+
 def end_servers() -> None:
     """After a fault."""
     for process in list(running):
@@ -247,13 +255,13 @@ def torture(arguments: Any) -> None:
         try:
             run.run(arguments.seconds)
             attacks = hostile.stop()
-            if not run.faults:
-                come_to_zero(server, clients, marker)
+            assert not run.faults, "\n".join(run.faults)
+            come_to_zero(server, clients, marker)
         except AssertionError:
             if server.process.alive():
                 print(f"the end of the server's log:\n{server.process.log_text()[-4000:]}")
+                print(f"what was not answered:\n{unanswered(server)}")
             raise
-        assert not run.faults, "\n".join(run.faults)
         report(server, clients, attacks)
 
 
