@@ -218,6 +218,34 @@ TEST_F(HostMemoryTest, SegmentsThatDoNotFitAreRefused) {
   EXPECT_EQ(map(false).error().code, Code::kNotFound);
 }
 
+// Sizes around those at which another way of writing begins, at every alignment.
+TEST(CopyRuns, MovesEveryByteOfARunAndNoOther) {
+  constexpr std::size_t kRoom = 70000;
+  std::vector<std::byte> from(kRoom);
+  for (std::size_t i = 0; i < kRoom; ++i) {
+    from[i] = static_cast<std::byte>(i * 7 + i / 251);
+  }
+  const auto address_of = [](const std::byte& byte) {
+    return reinterpret_cast<std::uint64_t>(&byte);
+  };
+  for (const std::size_t bytes : {1U, 15U, 4095U, 4096U, 4097U, 4160U, 65543U}) {
+    for (const std::size_t shift : {0U, 1U, 7U, 15U, 16U, 33U}) {
+      for (const Direction direction : {Direction::kStore, Direction::kRetrieve}) {
+        std::vector<std::byte> to(kRoom, std::byte{0xEE});
+        const bool stores = direction == Direction::kStore;
+        geometry::CopyRun run;
+        run.engine = stores ? address_of(from[shift / 2]) : address_of(to[shift]);
+        run.object = stores ? address_of(to[shift]) : address_of(from[shift / 2]);
+        run.bytes = bytes;
+        copy_runs({&run, 1}, direction);
+        std::vector<std::byte> expected(kRoom, std::byte{0xEE});
+        std::copy_n(&from[shift / 2], bytes, &expected[shift]);
+        ASSERT_EQ(to, expected) << bytes << " bytes at " << shift;
+      }
+    }
+  }
+}
+
 TEST(Devices, MemoryOfSeveralKindsIsRefused) {
   const SteadyClock clock;
   Devices devices({.looks_for_cuda = false}, clock);
