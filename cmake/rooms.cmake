@@ -30,7 +30,7 @@ endfunction()
 
 # The rooms whose code several threads enter: their tests run under ThreadSanitizer too.
 set(LARDER_THREADED_ROOMS base metrics devices pool cache sessions zmtp transport handlers)
-set(LARDER_TSAN_ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1)
+set(LARDER_TSAN_ENVIRONMENT TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1 LARDER_TEST_SCALE=0.2)
 add_custom_target(tsan_tests)  # all that a build with LARDER_SANITIZE=thread is for
 
 function(room_tests name)

@@ -6,15 +6,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/test_random.h"
 #include "cache/cache_index.h"
 #include "cache/eviction_policy.h"
 #include "keys/object_key.h"
@@ -22,14 +21,6 @@
 #include "pool/pool.h"
 
 namespace larder::cache {
-
-inline std::uint64_t test_seed() {
-  const char* const given = std::getenv("LARDER_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::uint64_t{20260131};
-  std::cout << "LARDER_TEST_SEED=" << seed << '\n';
-  return seed;
-}
 
 inline constexpr std::size_t kTestAlign = 256;
 inline constexpr std::size_t kTestObjectBytes = 200;  // one slot of the alignment each

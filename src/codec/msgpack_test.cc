@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -16,16 +15,12 @@
 #include <string>
 #include <variant>
 
+#include "base/test_random.h"
 #include "codec/msgpack_reader.h"
 #include "codec/msgpack_writer.h"
 
 namespace larder::codec {
 namespace {
-
-std::uint64_t test_seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-}
 
 Bytes from_hex(std::string_view hex) {
   Bytes bytes;
@@ -523,9 +518,7 @@ Result<Value> read_value(MsgpackReader& reader) {
 }
 
 TEST(MsgpackRoundTrip, ReadsBackEveryRandomTree) {
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 2000; ++round) {
     std::vector<Value> values;
     grow(random, 5, values);
@@ -548,9 +541,7 @@ TEST(MsgpackRoundTrip, ReadsBackEveryRandomTree) {
 }
 
 TEST(MsgpackRoundTrip, FailsWhereverTheInputIsCut) {
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 100; ++round) {
     std::vector<Value> values;
     grow(random, 3, values);
@@ -618,9 +609,7 @@ void append_in_some_form(std::mt19937_64& random, const MsgpackInt& number, Byte
 }
 
 TEST(MsgpackTokens, AgreesWithReadingElementByElement) {
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 3000; ++round) {
     const bool only_tokens = random() % 2 == 0;
     const std::size_t count = random() % 40;

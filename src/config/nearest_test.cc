@@ -4,9 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <random>
 #include <vector>
+
+#include "base/test_random.h"
 
 namespace larder::config {
 namespace {
@@ -19,11 +20,7 @@ TEST(Nearest, ASwapOfNeighboursCountsOnce) {
 }
 
 TEST(Nearest, DistanceIsSymmetricAndWithinTheLongerWord) {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const unsigned seed =
-      given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : 7U;
-  SCOPED_TRACE(testing::Message() << "LARDER_TEST_SEED=" << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random(test_seed());
   const auto word = [&] {
     std::string letters(random() % 9, 'a');
     for (char& letter : letters) {

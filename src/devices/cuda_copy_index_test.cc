@@ -6,19 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <set>
 #include <vector>
 
+#include "base/test_random.h"
+
 namespace larder::devices {
 namespace {
-
-std::uint64_t seed() {
-  const char* text = std::getenv("LARDER_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-}
 
 TEST(CopyIndex, TakesTheLargestUnitThatDividesEverything) {
   EXPECT_EQ(unit_bytes_of(0), 16U);
@@ -86,9 +82,7 @@ Case random_case(std::mt19937_64& random) {
 }
 
 TEST(CopyIndex, MovesTheBytesOfEveryRowAndNoOthers) {
-  const std::uint64_t started = seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(started));
-  std::mt19937_64 random(started);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 500; ++round) {
     const Case made = random_case(random);
     std::vector<std::byte> engine(made.engine_bytes);

@@ -7,23 +7,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <random>
 #include <utility>
 
+#include "base/test_random.h"
 #include "devices/test_cuda.h"
 
 namespace larder::devices {
 namespace {
 
 using geometry::CopyRun;
-
-std::uint64_t seed() {
-  const char* text = std::getenv("LARDER_TEST_SEED");
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-}
 
 constexpr std::size_t kBytes = std::size_t{1} << 20;
 
@@ -125,8 +120,7 @@ class RunSubmitterTest : public testing::Test {
   }
 
   void expect_random_runs_copied(bool has_kernel) {
-    const std::uint64_t started = seed();
-    SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(started));
+    const std::uint64_t started = test_seed();
     std::mt19937_64 random(started);
     RunSubmitter submitter(driver_, has_kernel ? kernel_ : nullptr, *pool_);
     for (const Direction direction : {Direction::kStore, Direction::kRetrieve}) {

@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "geometry/block_lists.h"
 #include "geometry/copy_runs.h"
 #include "geometry/engine_cache.h"
@@ -484,21 +484,9 @@ class CopyProperty : public testing::Test {
  protected:
   static constexpr int kRounds = 400;
 
-  CopyProperty() : seed_(given_seed()), random_(seed_) {
-    RecordProperty("LARDER_TEST_SEED", std::to_string(seed_));
-  }
+  static std::string trace(int round) { return "round " + std::to_string(round); }
 
-  static std::uint64_t given_seed() {
-    const char* given = std::getenv("LARDER_TEST_SEED");
-    return given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device()();
-  }
-
-  std::string trace(int round) const {
-    return "LARDER_TEST_SEED=" + std::to_string(seed_) + " round " + std::to_string(round);
-  }
-
-  std::uint64_t seed_;
-  std::mt19937_64 random_;
+  std::mt19937_64 random_{test_seed()};
 };
 
 TEST_F(CopyProperty, StoresTheBytesThatTheAddressTableNames) {

@@ -9,10 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "handlers/handlers.h"
 #include "handlers/test_copy_mode.h"
 #include "handlers/test_services.h"
@@ -29,11 +29,6 @@ constexpr std::size_t kObjectBytes = 2UL * kTestChunkTokens * kHidden * 2;
 static_assert(kObjectBytes == Landings::kObjectBytesMin);
 constexpr transport::ConnectionId kConnection{1};
 constexpr sessions::ConnectionId kCaller{1};
-
-std::uint64_t seed_of_test() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  return given != nullptr ? std::stoull(given) : std::random_device{}();
-}
 
 class LandingTest : public testing::Test {
  protected:
@@ -154,8 +149,7 @@ class LandingTest : public testing::Test {
   const std::vector<std::byte> yes_{std::byte{0xc3}};
   const std::vector<std::byte> no_{std::byte{0xc2}};
 
-  const std::uint64_t seed_ = seed_of_test();
-  std::mt19937_64 random_{seed_};
+  std::mt19937_64 random_{test_seed()};
   TestServices server_;
   bool has_landed_ = false;
 };
@@ -301,7 +295,6 @@ TEST_F(LandingTest, SlotsSetAsideAtPrepareAreFilledFromThoseItLandedIn) {
 }
 
 TEST_F(LandingTest, AStoreIsTheSameWhetherItLandsOrIsCopiedWhateverIsInIt) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   int accepted = 0;
   for (int round = 0; round < 300; ++round) {
     const auto prompt = static_cast<std::uint32_t>(round + 1);

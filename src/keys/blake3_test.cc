@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/test_random.h"
 #include "keys/blake3_kernel.h"
 
 namespace larder::keys {
@@ -40,15 +39,6 @@ std::string hex(const Blake3Digest& digest) {
     text += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
   }
   return text;
-}
-
-std::mt19937_64 seeded_generator() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  ::testing::Test::RecordProperty("seed", std::to_string(seed));
-  std::printf("LARDER_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  return std::mt19937_64(seed);
 }
 
 std::vector<std::byte> random_input(std::size_t size, std::mt19937_64& generator) {
@@ -92,7 +82,7 @@ TEST_P(EveryBlake3, DoesNotSeeWhereTheInputIsSplit) {
 }
 
 TEST_P(EveryBlake3, AgreesWithThePortableOneOnRandomInputs) {
-  std::mt19937_64 generator = seeded_generator();
+  std::mt19937_64 generator(test_seed());
   const std::vector<std::byte> input = random_input(40000, generator);
   for (int turn = 0; turn < 400; ++turn) {
     // Short inputs, whose tree is a chunk or two, as often as long ones.

@@ -7,8 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -16,6 +14,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "base/test_random.h"
 
 namespace larder::keys {
 namespace {
@@ -171,11 +171,7 @@ TEST(ChunksWithin, IsEmptyForInvertedAndNegativeRanges) {
 }
 
 TEST(ChunksWithin, SelectsTheChunksThatTheDefinitionSelects) {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::printf("LARDER_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  std::mt19937_64 generator(seed);
+  std::mt19937_64 generator(test_seed());
   for (int turn = 0; turn < 2000; ++turn) {
     const std::size_t token_count = generator() % 50;
     const auto chunk_tokens = static_cast<std::uint32_t>(1 + generator() % 9);

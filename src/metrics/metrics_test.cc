@@ -12,7 +12,6 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <iostream>
 #include <limits>
 #include <map>
 #include <optional>
@@ -20,6 +19,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/test_random.h"
 #include "metrics/resource_usage.h"
 #include "metrics/text_page.h"
 
@@ -390,11 +390,7 @@ TEST(CounterFamily, MergesLabelValuesThatLookTheSameOnThePage) {
 }
 
 TEST(CounterFamily, GivesAReadablePageForAnyBytesInLabelValues) {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const std::uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-  std::cout << "LARDER_TEST_SEED=" << seed << '\n';
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   Registry registry;
   CounterFamily& family = registry.counter_family("a_total", "A.");
   constexpr std::string_view kHostile("\0\\\"\n\r{},=# \xC3\xA9\xED\xA0\x80", 17);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/test_random.h"
 #include "sessions/test_sessions.h"
 
 namespace larder::sessions {
@@ -132,7 +133,7 @@ TEST_F(PromptHashesTest, SweepsWhatWasNotAskedForLately) {
 }
 
 TEST_F(PromptHashesTest, AnyOrderOfPromptsAndIdsIsRight) {
-  std::mt19937_64 random(cache::test_seed());
+  std::mt19937_64 random(test_seed());
   for (int step = 0; step < 3000; ++step) {
     std::vector<std::uint32_t> tokens =
         test_tokens(static_cast<std::uint32_t>(random() % 2), random() % 12);

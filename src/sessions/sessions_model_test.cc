@@ -1,7 +1,8 @@
 // Goal: under any order of lookups, frees, ends, retrieves, reconnects, clears and expiry, exactly
 // what is owed stays pinned, and in the end nothing. Method: random operations over few
 // connections, request ids and prompts, so that all of them collide, against a naive ledger; after
-// each one the index must pin the ledger's objects. LARDER_TEST_SEED repeats a run.
+// each one the index must pin the ledger's objects. LARDER_TEST_SEED repeats a run,
+// LARDER_TEST_SCALE makes it longer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "base/test_random.h"
 #include "sessions/test_sessions.h"
 
 namespace larder::sessions {
@@ -426,10 +428,10 @@ class LedgerRun {
 };
 
 TEST(SessionsModel, PinsExactlyWhatTheLedgerOwes) {
-  const std::uint64_t seed = cache::test_seed();
+  const std::uint64_t seed = test_seed();
   for (std::uint64_t run = 0; run < 6; ++run) {
     LedgerRun ledger_run(seed + run);
-    for (int step = 0; step < 4000; ++step) {
+    for (std::uint64_t step = 0; step < test_steps(40'000); ++step) {
       SCOPED_TRACE(testing::Message() << "run " << run << ", step " << step);
       ASSERT_NO_FATAL_FAILURE(ledger_run.step());
       ASSERT_NO_FATAL_FAILURE(ledger_run.check());

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,6 +14,7 @@
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "tensors/tensor_pickle.h"
 
 namespace larder::tensors {
@@ -150,13 +150,7 @@ class CutLists : public testing::Test {
     }
   }
 
-  static std::uint64_t seed() {
-    const char* given = std::getenv("LARDER_TEST_SEED");
-    return given != nullptr ? std::stoull(given) : std::random_device{}();
-  }
-
-  const std::uint64_t seed_ = seed();
-  std::mt19937_64 random_{seed_};
+  std::mt19937_64 random_{test_seed()};
 };
 
 TEST_F(CutLists, OfEveryDtypeLoseEachTensorsBytesAndAreReadTheSame) {
@@ -177,7 +171,6 @@ TEST_F(CutLists, OfEveryDtypeLoseEachTensorsBytesAndAreReadTheSame) {
 }
 
 TEST_F(CutLists, OfOneSizeAreReadTheSameHoweverTheyArriveAndWhateverIsCut) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   for (const auto& [name, pickle] : recorded_lists()) {
     if (!name.starts_with("one_") && !name.starts_with("three_")) {
       continue;
@@ -193,7 +186,6 @@ TEST_F(CutLists, OfOneSizeAreReadTheSameHoweverTheyArriveAndWhateverIsCut) {
 
 // What is cut of a tensor of another size is not all of its bytes, and then the list is refused.
 TEST_F(CutLists, OfOtherSizesAreReadTheSameOrRefused) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   for (const auto& [name, pickle] : recorded_lists()) {
     const Elements whole = read_whole(pickle);
     for (int round = 0; round < 40; ++round) {
@@ -206,7 +198,6 @@ TEST_F(CutLists, OfOtherSizesAreReadTheSameOrRefused) {
 }
 
 TEST_F(CutLists, ThatAreDamagedAreNeverReadAsAnythingElseThanTheWhole) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   const std::vector<Recorded> lists = recorded_lists();
   for (int round = 0; round < 4000; ++round) {
     const Recorded& list = lists[below(lists.size())];

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "tensors/tensor_pickle.h"
 
 namespace larder::tensors {
@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::array<Dtype, 5> kOneDtypeOfEachSize = {
     Dtype::kUint8, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kInt64, Dtype::kComplex128};
-
-std::uint64_t test_seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
-}
 
 std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& shape) {
   std::vector<std::int64_t> strides(shape.size());
@@ -90,9 +85,7 @@ TensorView random_view(std::mt19937_64& random, std::vector<std::byte>& storage)
 }
 
 TEST(TensorView, CopiesEveryViewRowMajor) {
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int round = 0; round < 5000; ++round) {
     std::vector<std::byte> storage;
     const TensorView view = random_view(random, storage);

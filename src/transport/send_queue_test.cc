@@ -10,6 +10,7 @@
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "transport/descriptor.h"
 #include "transport/test_gate.h"
 #include "transport/test_peer.h"
@@ -89,7 +90,6 @@ class SendQueueTest : public testing::Test {
 
 TEST_F(SendQueueTest, EverythingArrivesInOrderWhateverTheKernelTakes) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
   random_.seed(seed);
   for (const std::size_t budget_max : {std::size_t{3}, std::size_t{5000}, std::size_t{1} << 20}) {
     std::string expected;

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "transport/test_server.h"
 
 namespace larder::transport {
@@ -147,9 +148,7 @@ TEST_F(ServerHostileTest, MuteConnectionsDelayNobody) {
 
 TEST_F(ServerHostileTest, RandomBytesBeforeAndAfterTheHandshakeLeaveItAlive) {
   start();
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   for (int i = 0; i < 300; ++i) {
     RawPeer raw(server_->port());
     std::string bytes = i % 2 == 0 ? handshake() : "";

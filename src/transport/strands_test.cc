@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "base/test_random.h"
 #include "transport/test_gate.h"
 
 namespace larder::transport {
@@ -229,7 +230,6 @@ TEST(Strands, StopDropsWhatDidNotRunInTimeAndWaitsForTheRunInProgress) {
 
 TEST(Strands, AStormFromManyThreadsKeepsEveryConnectionsOrder) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
   constexpr std::uint64_t kConnections = 8;
   constexpr std::uint16_t kRequests = 500;
   RunLog log;

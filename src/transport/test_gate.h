@@ -1,10 +1,8 @@
-// test_gate.h - for tests of this room: waiting without sleeping, and the seed of random tests.
+// test_gate.h - for tests of this room: waiting without sleeping.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <random>
 #include <string>
 #include <thread>
 
@@ -27,12 +25,6 @@ bool eventually(Condition condition) {
     std::this_thread::yield();
   }
   return true;
-}
-
-// LARDER_TEST_SEED, or a fresh one.
-inline std::uint64_t test_seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  return given != nullptr ? std::stoull(given) : std::random_device{}();
 }
 
 // Threads that pass() stand still until open(); later ones walk through.

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_random.h"
 #include "zmtp/test_conversations.h"
 
 namespace larder::zmtp {
@@ -308,9 +309,7 @@ TEST_F(DecoderTest, PiecesOfALargeFrameAreReceivedWhereItsSinkWantsThem) {
 }
 
 TEST_F(DecoderTest, HowPiecesComeMakesNoDifference) {
-  const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test_seed());
   const auto below = [&random](std::size_t bound) { return random() % bound; };
   for (int round = 0; round < 100; ++round) {
     const std::string body = varied_bytes(kBlockBytes + 1 + below(200'000));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "base/test_random.h"
 #include "zmtp/test_conversations.h"
 
 namespace larder::zmtp {
@@ -136,7 +137,6 @@ class RandomStream {
 
 TEST(DifferentialReading, LibzmqReadsTheSameMessages) {
   const std::uint64_t seed = test_seed();
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed));
   RandomStream random(seed);
   for (int round = 0; round < 20; ++round) {
     std::string stream;

@@ -5,6 +5,7 @@
 // streams with random damage, fed whole and in pieces, results compared.
 #include <gtest/gtest.h>
 
+#include "base/test_random.h"
 #include "zmtp/test_conversations.h"
 
 namespace larder::zmtp {
@@ -12,8 +13,6 @@ namespace {
 
 class StreamProperty : public testing::Test {
  protected:
-  StreamProperty() { RecordProperty("LARDER_TEST_SEED", std::to_string(seed_)); }
-
   std::size_t below(std::size_t bound) { return random_() % bound; }
 
   std::string random_text(std::size_t size) {
@@ -98,13 +97,11 @@ class StreamProperty : public testing::Test {
     return feeder.reading();
   }
 
-  const std::uint64_t seed_ = test_seed();
-  std::mt19937_64 random_{seed_};
+  std::mt19937_64 random_{test_seed()};
   ReceiveMemory memory_;
 };
 
 TEST_F(StreamProperty, WhatIsPutInComesOut) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   for (int round = 0; round < 60; ++round) {
     Reading expected;
     const std::string stream = random_stream(expected);
@@ -113,7 +110,6 @@ TEST_F(StreamProperty, WhatIsPutInComesOut) {
 }
 
 TEST_F(StreamProperty, CutsMakeNoDifference) {
-  SCOPED_TRACE("LARDER_TEST_SEED=" + std::to_string(seed_));
   for (int round = 0; round < 150; ++round) {
     Reading unused;
     std::string stream = random_stream(unused);

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -185,12 +183,6 @@ inline std::string message_bytes(const TextFrames& frames) {
     bytes += frame_bytes(frames[i], i + 1 < frames.size() ? FrameKind::kMore : FrameKind::kLast);
   }
   return bytes;
-}
-
-// LARDER_TEST_SEED, or a fresh one.
-inline std::uint64_t test_seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  return given != nullptr ? std::stoull(given) : std::random_device{}();
 }
 
 }  // namespace larder::zmtp
