@@ -75,6 +75,12 @@ sessions::ConnectionId connection_of(const transport::Request& request) {
   return sessions::ConnectionId{static_cast<std::uint64_t>(request.connection)};
 }
 
+protocol::EncodedReply refusal_of(const transport::Request& request) {
+  const bool is_own = request.route.answers_as == transport::Route::kItself;
+  const Operation& operation = is_own ? row_of(request) : operations()[request.route.answers_as];
+  return operation.refusal(payloads_of(request), release_of(request));
+}
+
 // All that place() gives out.
 Landing* landing_of(const transport::Request& request) {
   return request.placed.empty() ? nullptr
@@ -109,11 +115,16 @@ std::optional<transport::Route> Dispatch::route(const transport::Request& reques
   // What is not run costs nothing, so it need not wait for a worker either.
   const transport::Lane lane =
       reading.treatment == Treatment::kRun ? reading.operation->lane : transport::Lane::kWire;
+  const std::uint16_t answers_as =
+      reading.answers_as == nullptr
+          ? transport::Route::kItself
+          : static_cast<std::uint16_t>(reading.answers_as - operations().data());
   return transport::Route{lane,
                           row,
                           static_cast<std::uint8_t>(reading.release),
                           static_cast<std::uint8_t>(reading.treatment),
-                          reading.is_reconnect};
+                          reading.is_reconnect,
+                          answers_as};
 }
 
 // A guess about a message that is not there yet, from what its connection speaks; when the message
@@ -147,7 +158,7 @@ transport::Reply Dispatch::run(const transport::Request& request) noexcept {
   const Operation& operation = row_of(request);
   switch (treatment_of(request)) {
     case Treatment::kRefuse:
-      return to_reply(operation.refusal(payloads_of(request), release_of(request)));
+      return to_reply(refusal_of(request));
     case Treatment::kAnswerEmpty:
       return to_reply({});
     default:
@@ -156,7 +167,7 @@ transport::Reply Dispatch::run(const transport::Request& request) noexcept {
   if (!request.placed.empty() && operation.name != kCommitStore) {
     services_.metrics.refused(operation.name,
                               Error{Code::kInvalid, "taken for a COMMIT_STORE while it arrived"});
-    return to_reply(operation.refusal(payloads_of(request), release_of(request)));
+    return to_reply(refusal_of(request));
   }
   RunResult result = run_guarded(operation, request);
   if (!result.outcome) {
@@ -165,14 +176,15 @@ transport::Reply Dispatch::run(const transport::Request& request) noexcept {
   if (!result.reply.send) {
     services_.metrics.unanswered(operation.name);
   }
-  return to_reply(std::move(result.reply));
+  return to_reply(request.route.answers_as == transport::Route::kItself ? std::move(result.reply)
+                                                                        : refusal_of(request));
 }
 
 transport::Reply Dispatch::refuse(const transport::Request& request) noexcept {
   const Operation& operation = row_of(request);
   services_.metrics.refused(
       operation.name, Error{Code::kTooLarge, "too many requests of one connection are waiting"});
-  return to_reply(operation.refusal(payloads_of(request), release_of(request)));
+  return to_reply(refusal_of(request));
 }
 
 void Dispatch::connection_opened(transport::ConnectionId connection, const transport::PeerName&) {
@@ -188,6 +200,8 @@ void Dispatch::connection_closed(transport::ConnectionId connection, transport::
   // it counts as silent, not as gone.
   if (how == transport::ConnectionEnd::kPeerLeft) {
     services_.instances.connection_closed(closed);
+  } else {
+    services_.instances.connection_dropped(closed);
   }
 }
 

@@ -41,6 +41,10 @@ void clear_cache(Services& services);  // what CLEAR and POST /cache/clear do
 // registration.cc
 Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
     Services&, const Caller&, const protocol::RegisterEngineDrivenRequest&);
+void after_refused_engine_driven(Services& services,
+                                 const Caller& caller,
+                                 protocol::Frames frames,
+                                 protocol::Release release);
 Result<None> on_unregister_engine_driven(Services&,
                                          const Caller&,
                                          const protocol::InstanceRequest&);

@@ -38,7 +38,7 @@ constexpr auto kOperations = std::to_array<Operation>({
     op<&on_query_prefetch_lookup_hits, &refuse_with_zero>("QUERY_PREFETCH_LOOKUP_HITS",          {7,     7,     7,     8,      8,     11,     11,    kNone,   kNone}, Lane::kLookup),
     op<&on_free_lookup_locks, &refuse_with_none>("FREE_LOOKUP_LOCKS",                            {8,     8,     8,     9,      9,     12,     12,    12,      12}, Lane::kLookup),
     op<&on_end_session, &refuse_with_none>("END_SESSION",                                        {9,     9,     9,     10,     10,    13,     13,    13,      13}, Lane::kLookup),
-    op<&on_register_engine_driven, &refuse_register>("REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT",  {kNone, 10,    10,    11,     11,    14,     14,    14,      14}, Lane::kLookup),
+    op<&on_register_engine_driven, &refuse_register, &after_refused_engine_driven>("REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT",  {kNone, 10,    10,    11,     11,    14,     14,    14,      14}, Lane::kLookup),
     op<&on_unregister_engine_driven, &refuse_with_none>("UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT", {kNone, kNone, 11,    12,     12,    15,     15,    15,      15}, Lane::kLookup),
     op<&on_prepare_store, &refuse_prepare_store>("PREPARE_STORE",                                {kNone, 11,    12,    13,     13,    16,     16,    16,      16}, Lane::kTransfer),
     op<&on_commit_store, &refuse_with_false>("COMMIT_STORE",                                     {kNone, 12,    13,    14,     14,    17,     17,    17,      17}, Lane::kTransfer),

@@ -116,7 +116,6 @@ void refuse_instance(Services& services,
                      std::uint64_t instance_id,
                      const std::string& model_name,
                      std::int64_t world_size) {
-  services.instances.remove(sessions::InstanceId{instance_id});
   services.instances.add_refused(
       sessions::InstanceId{instance_id}, model_name, world_size, caller.connection);
 }

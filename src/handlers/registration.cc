@@ -158,9 +158,26 @@ Result<protocol::RegisterEngineDrivenResponse> on_register_engine_driven(
   return response;
 }
 
+// Its client takes the refusal for a registration, and its lookups must not be promised anything.
+void after_refused_engine_driven(Services& services,
+                                 const Caller& caller,
+                                 protocol::Frames frames,
+                                 protocol::Release) {
+  if (frames.empty()) {
+    return;
+  }
+  if (const auto names = protocol::names_in_registration(frames[0])) {
+    services.instances.add_refused(sessions::InstanceId{names->instance_id},
+                                   names->model_name,
+                                   names->world_size,
+                                   caller.connection);
+  }
+}
+
 Result<None> on_unregister_engine_driven(Services& services,
                                          const Caller&,
                                          const protocol::InstanceRequest& request) {
+  services.instances.remove_refused(sessions::InstanceId{request.instance_id});
   if (services.instances.remove(sessions::InstanceId{request.instance_id})) {
     log::info("Unregistered non-GPU context for instance {}", request.instance_id);
   } else {

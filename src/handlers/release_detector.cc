@@ -28,6 +28,8 @@ constexpr std::uint32_t kRepeatsOfPoll = 2;
 
 constexpr std::string_view kAmbiguous = "ambiguous";
 
+constexpr std::byte kTrue{0xc3};
+
 bool is_zero(protocol::Frame frame) {
   codec::MsgpackReader reader(frame);
   const Result<std::int64_t> uid = reader.read_int64();
@@ -44,7 +46,10 @@ Reading dropped(std::string_view why) {
 class ReleaseDetector::Message {
  public:
   Message(OperationId id, protocol::Frames frames)
-      : id_(id), payloads_(frames.subspan(kFirstPayload)), is_first_(is_zero(frames[kUidFrame])) {}
+      : id_(id),
+        operation_(frames[kOperationFrame]),
+        payloads_(frames.subspan(kFirstPayload)),
+        is_first_(is_zero(frames[kUidFrame])) {}
 
   // Its client counts uids from 0.
   bool is_first() const { return is_first_; }
@@ -96,7 +101,42 @@ class ReleaseDetector::Message {
     return releases == releases.where([&](Release release) { return reply_of(release) == reply; });
   }
 
-  std::string_view reply_of(Release release) const { return under(release)->reply(release); }
+  // Two frames are an answer to each of them.
+  bool may_be_none(ReleaseSet releases) const {
+    return releases ==
+           releases.where([this](Release release) { return under(release)->reply_may_be_none; });
+  }
+
+  bool is_silent(ReleaseSet releases) const {
+    return releases ==
+           releases.where([this](Release release) { return reply_of(release) == kNoReply; });
+  }
+
+  // The release whose safe negative all of them can read, if there is one.
+  std::optional<Release> common_refusal(ReleaseSet releases) const {
+    const ReleaseSet truths = releases.where([this](Release release) { return is_truth(release); });
+    ReleaseSet others = releases.where([&](Release release) { return !truths.contains(release); });
+    if (others.empty()) {
+      others = truths;
+    } else if (!truths.empty() && !is_map(refusal_of(others.oldest()))) {
+      return std::nullopt;
+    }
+    const protocol::EncodedReply refusal = refusal_of(others.oldest());
+    const bool is_same = others == others.where([&](Release release) {
+      const protocol::EncodedReply other = refusal_of(release);
+      return other.send == refusal.send && other.has_value == refusal.has_value &&
+             other.value == refusal.value;
+    });
+    return is_same ? std::optional(others.oldest()) : std::nullopt;
+  }
+
+  const Operation& operation_under(Release release) const { return *under(release); }
+
+  // Expects true, and takes a map for it.
+  bool is_truth(Release release) const {
+    const protocol::EncodedReply refusal = refusal_of(release);
+    return release >= Release::k047 && refusal.value.size() == 1 && refusal.value[0] == kTrue;
+  }
 
   Reading as(Treatment treatment, ReleaseSet releases, std::string_view why = {}) const {
     return {treatment, under(releases.oldest()), releases.oldest(), why};
@@ -107,22 +147,23 @@ class ReleaseDetector::Message {
     if (!lookups.empty() && is_replied_alike(releases)) {
       return as(Treatment::kRun, lookups);
     }
-    const ReleaseSet may_be_none =
-        releases.where([this](Release release) { return under(release)->reply_may_be_none; });
-    if (may_be_none == releases) {
+    if (may_be_none(releases)) {
       return as(Treatment::kAnswerEmpty, releases, kAmbiguous);
     }
-    const protocol::EncodedReply refusal = refusal_of(releases.oldest());
-    const ReleaseSet same = releases.where([&](Release release) {
-      const protocol::EncodedReply other = refusal_of(release);
-      return other.send == refusal.send && other.has_value == refusal.has_value &&
-             other.value == refusal.value;
-    });
-    return same == releases ? as(Treatment::kRefuse, releases, kAmbiguous) : dropped(kAmbiguous);
+    const std::optional<Release> answer = common_refusal(releases);
+    return answer ? as(Treatment::kRefuse, {*answer}, kAmbiguous) : dropped(kAmbiguous);
   }
 
  private:
   const Operation* under(Release release) const { return find_operation(id_, release); }
+
+  std::string_view reply_of(Release release) const { return under(release)->reply(release); }
+
+  static bool is_map(const protocol::EncodedReply& reply) {
+    codec::MsgpackReader reader(reply.value);
+    const Result<codec::MsgpackType> type = reader.peek();
+    return type.has_value() && *type == codec::MsgpackType::kMap;
+  }
 
   protocol::EncodedReply refusal_of(Release release) const {
     return under(release)->refusal(payloads_, release);
@@ -184,7 +225,13 @@ Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
   const bool is_poll_against_guess = is_guessed && dialect.repeats >= kRepeatsOfPoll &&
                                      message.read_as(kPoll, fitting).empty() &&
                                      !message.read_as(kPoll, fitting_possible).empty();
-  if (fitting.empty() || is_poll_against_guess) {
+  const bool follows_others =
+      dialect.decided_by == DecidedBy::kPrior || dialect.decided_by == DecidedBy::kDefault;
+  // Nobody asks for the chunk size in the middle of things.
+  const bool is_ping_against_guess = is_guessed && follows_others &&
+                                     !message.read_as(kGetChunkSize, fitting).empty() &&
+                                     !message.read_as(kPing, fitting_possible).empty();
+  if (fitting.empty() || is_poll_against_guess || is_ping_against_guess) {
     fitting = fitting_possible;
     dialect.spoken = dialect.possible;
     dialect.decided_by = DecidedBy::kNothing;
@@ -192,7 +239,7 @@ Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
   if (dialect.decided_by == DecidedBy::kPrior && !message.read_as(kPoll, fitting).empty() &&
       !(message.read_as(kPoll, fitting_possible) == fitting_possible)) {
     if (dialect.repeats < kRepeatsOfPoll) {
-      return message.undecided(fitting_possible);  // see may_follow_prior()
+      return message.undecided(fitting_possible);  // see like_others()
     }
     dialect.decided_by = DecidedBy::kPoll;
   }
@@ -219,7 +266,13 @@ Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
   if (!may_clear && !message.read_as(kClear, dialect.spoken).empty()) {
     return message.as(Treatment::kRefuse, dialect.spoken, "CLEAR before the release is known");
   }
-  return message.as(Treatment::kRun, dialect.spoken);
+  Reading reading = message.as(Treatment::kRun, dialect.spoken);
+  if (message.is_truth(reading.release) && !message.is_agreed(fitting_possible)) {
+    if (const auto answer = message.common_refusal(fitting_possible)) {
+      reading.answers_as = &message.operation_under(*answer);
+    }
+  }
+  return reading;
 }
 
 Reading ReleaseDetector::misfit(const Dialect& dialect, const Message& message) {
@@ -250,9 +303,8 @@ ReleaseDetector::Choice ReleaseDetector::choose(const Dialect& dialect,
       !polls.empty() && dialect.repeats >= kRepeatsOfPoll) {
     return {polls, DecidedBy::kPoll, false};
   }
-  const ReleaseSet like_others = fitting & prior_;
-  if (!like_others.empty() && may_follow_prior(message, like_others, fitting)) {
-    return {like_others, DecidedBy::kPrior, false};
+  if (const ReleaseSet followed = like_others(message, fitting); !followed.empty()) {
+    return {followed, DecidedBy::kPrior, false};
   }
   const ReleaseSet by_default = fitting & default_;
   if (!by_default.empty() && message.is_agreed(by_default)) {
@@ -261,26 +313,34 @@ ReleaseDetector::Choice ReleaseDetector::choose(const Dialect& dialect,
   return {};
 }
 
-// A reply that the client does not expect can end its receive loop. So a poll is never read into a
-// message by what others speak, as it will be repeated anyway; and where the fleet is mixed, only
-// what has no reply, or the same in every reading, is.
-bool ReleaseDetector::may_follow_prior(const Message& message,
-                                       ReleaseSet like_others,
-                                       ReleaseSet fitting) const {
-  const bool is_safe =
-      message.is_replied_alike(fitting) || message.reply_of(like_others.oldest()) == kNoReply;
-  return message.is_agreed(like_others) && message.read_as(kPoll, like_others).empty() &&
-         (is_safe || !is_fleet_mixed_);
+// What other connections' releases make of it. A poll is never read into a message by that, as it
+// will be repeated anyway. Where several of these families could say it, only what has no reply, or
+// the same in every reading, is.
+ReleaseSet ReleaseDetector::like_others(const Message& message, ReleaseSet fitting) const {
+  const ReleaseSet known = fitting & seen_;
+  const bool is_only_one = is_one_family(known);
+  const ReleaseSet followed = is_only_one ? known : known & prior_;
+  if (followed.empty() || !message.is_agreed(followed) ||
+      !message.read_as(kPoll, followed).empty()) {
+    return {};
+  }
+  const bool is_safe = is_only_one || message.is_replied_alike(fitting) ||
+                       (message.is_silent(followed) && message.may_be_none(fitting));
+  return is_safe ? followed : ReleaseSet{};
 }
 
 void ReleaseDetector::note_prior(const Dialect& dialect, ReleaseSet spoken_before) {
   const bool is_news = dialect.is_settled() && !(dialect.spoken == spoken_before);
-  if (!is_news || dialect.decided_by == DecidedBy::kPrior) {
+  if (!is_news || dialect.decided_by == DecidedBy::kPrior ||
+      dialect.decided_by == DecidedBy::kDefault) {
     return;
   }
-  const ReleaseSet family = protocol::family_of(dialect.spoken.oldest());
-  is_fleet_mixed_ = is_fleet_mixed_ || !(prior_.empty() || prior_ == family);
-  prior_ = family;
+  prior_ = protocol::family_of(dialect.spoken.oldest());
+  for (const Release release : protocol::kReleases) {
+    if (prior_.contains(release)) {
+      seen_.insert(release);
+    }
+  }
 }
 
 }  // namespace larder::handlers

@@ -9,11 +9,15 @@
 //   * is decided, when they do not agree, by the first rule that can: a client's first message
 //     (uid 0) without payload asks for the chunk size, and so does what else could only be NOOP; a
 //     message that could be a heartbeat is one; one that comes a third time in a row is a poll;
-//     then the release that was last recognised on another connection; then the default release.
+//     then the only one of the families recognised on other connections that could say this, or
+//     the one recognised last; then the default release.
 // What no rule decides is run as a LOOKUP where that is one reading and none has a reply (the
 // others only give locks back), answered with two frames where every reading takes that for
-// "nothing yet", with the safe negative where all readings have the same one, and dropped
-// otherwise.
+// "nothing yet", with the safe negative where one suits all readings, and dropped otherwise.
+//
+// A reply that a client cannot read ends its receive loop for good. Since 0.4.7 clients take any
+// value for a bool, a map for true. So where one reading of a guess expects true and the others a
+// structure, the structure's safe negative is sent.
 // CLEAR never runs before the connection is settled, that is, down to one family, nor while a
 // guess could be wrong about it.
 //
@@ -79,6 +83,9 @@ struct Reading {
   protocol::Release release{};           // whose decoder and encoder to use
   std::string_view why;                  // of kRefuse and kDrop; a metric label
   bool is_reconnect = false;             // as the dialect says
+
+  // What to answer instead of the operation's own reply: this one's safe negative.
+  const Operation* answers_as = nullptr;
 };
 
 class ReleaseDetector {
@@ -105,14 +112,12 @@ class ReleaseDetector {
 
   static Reading misfit(const Dialect& dialect, const Message& message);
   Choice choose(const Dialect& dialect, const Message& message, protocol::ReleaseSet fitting) const;
-  bool may_follow_prior(const Message& message,
-                        protocol::ReleaseSet like_others,
-                        protocol::ReleaseSet fitting) const;
+  protocol::ReleaseSet like_others(const Message& message, protocol::ReleaseSet fitting) const;
   void note_prior(const Dialect& dialect, protocol::ReleaseSet spoken_before);
 
   const protocol::ReleaseSet default_;
-  protocol::ReleaseSet prior_;   // a family; empty: none yet
-  bool is_fleet_mixed_ = false;  // several families were recognised
+  protocol::ReleaseSet prior_;  // the family recognised last; empty: none yet
+  protocol::ReleaseSet seen_;   // all families recognised so far
 };
 
 }  // namespace larder::handlers

@@ -136,6 +136,12 @@ bool has_tokens_of(MsgpackReader& reader, std::string_view name, Release release
                                : release < Release::k057rc3 && *type == codec::MsgpackType::kArray;
 }
 
+bool is_worker_id_of(const MsgpackReader& reader, KeyOf whose) {
+  const Result<codec::MsgpackType> type = reader.peek();
+  const bool is_nil = type.has_value() && *type == codec::MsgpackType::kNil;
+  return whose == KeyOf::kAny || is_nil == (whose == KeyOf::kScheduler);
+}
+
 // Past one value, unless it is a large container.
 bool skip_small(MsgpackReader& reader, std::size_t frame_bytes) {
   const Result<codec::MsgpackType> type = reader.peek();
@@ -146,7 +152,7 @@ bool skip_small(MsgpackReader& reader, std::size_t frame_bytes) {
 
 }  // namespace
 
-bool fits_key(MsgpackReader& reader, Release release) {
+bool fits_key(MsgpackReader& reader, Release release, KeyOf whose) {
   const Result<std::size_t> fields = reader.read_map_header();
   if (!fields || *fields > kFieldsMax) {
     return false;
@@ -162,6 +168,9 @@ bool fits_key(MsgpackReader& reader, Release release) {
     }
     if (*name == "token_ids" || *name == "token_bytes") {
       return has_tokens_of(reader, *name, release);
+    }
+    if (*name == "worker_id" && !is_worker_id_of(reader, whose)) {
+      return false;
     }
     if (!skip_small(reader, reader.input_bytes())) {
       return false;

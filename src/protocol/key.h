@@ -42,9 +42,12 @@ bool is_valid_salt(std::string_view salt);
 Result<Key> read_key(codec::MsgpackReader& reader, Release release);
 Result<Key> whole_key(Frame frame, Release release);
 
-// Whether a key looks as the release's clients write it: the number of its fields and the form of
-// its tokens. Looks at the fields up to the tokens only, and at no token.
-bool fits_key(codec::MsgpackReader& reader, Release release);
+enum class KeyOf : std::uint8_t { kAny, kScheduler, kWorker };
+
+// Whether a key looks as the release's clients write it: the number of its fields, the form of its
+// tokens, and whether it names a worker. Looks at the fields up to the tokens only, and at no
+// token.
+bool fits_key(codec::MsgpackReader& reader, Release release, KeyOf whose);
 
 // Only the request id, from a key that may otherwise be broken; nullopt when even that cannot be
 // read.

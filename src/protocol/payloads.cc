@@ -112,7 +112,11 @@ bool fits_array_of_maps(MsgpackReader& reader) {
 bool fits_structure(MsgpackReader& reader, PayloadKind kind, Release release) {
   switch (kind) {
     case PayloadKind::kKey:
-      return fits_key(reader, release);
+      return fits_key(reader, release, KeyOf::kAny);
+    case PayloadKind::kSchedulerKey:
+      return fits_key(reader, release, KeyOf::kScheduler);
+    case PayloadKind::kWorkerKey:
+      return fits_key(reader, release, KeyOf::kWorker);
     case PayloadKind::kTensor:
       return fits_tensor(reader, release);
     case PayloadKind::kTensors:
@@ -164,6 +168,10 @@ std::string_view name_of(PayloadKind kind) {
   switch (kind) {
     case PayloadKind::kKey:
       return "Key";
+    case PayloadKind::kSchedulerKey:
+      return "Key of all workers";
+    case PayloadKind::kWorkerKey:
+      return "Key of a worker";
     case PayloadKind::kInt:
       return "int";
     case PayloadKind::kOptionalInt:

@@ -22,6 +22,8 @@ namespace larder::protocol {
 
 enum class PayloadKind : std::uint8_t {
   kKey,
+  kSchedulerKey,  // of all workers: worker_id is nil
+  kWorkerKey,     // of one: worker_id is a number
   kInt,
   kOptionalInt,
   kBool,

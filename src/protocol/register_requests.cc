@@ -152,6 +152,15 @@ Result<std::vector<EngineGroup>> whole_groups(Frame frame, Release release) {
   });
 }
 
+Result<void> read_id(MsgpackReader& reader, std::uint64_t& to) {
+  const Result<codec::MsgpackInt> id = reader.read_int();
+  if (!id) {
+    return id.error();
+  }
+  to = id->bits;
+  return {};
+}
+
 // The eight required fields of the engine-driven registration, as bits.
 class RegistrationFields {
  public:
@@ -160,7 +169,7 @@ class RegistrationFields {
 
   Result<void> operator()(std::string_view name, MsgpackReader& reader) {
     if (name == "instance_id") {
-      return seen(0, read_id(reader));
+      return seen(0, read_id(reader, to_.instance_id));
     }
     if (name == "model_name") {
       return seen(1, assign(to_.model_name, field_name(reader)));
@@ -196,15 +205,6 @@ class RegistrationFields {
   bool complete() const { return seen_ == 0xFFU; }
 
  private:
-  Result<void> read_id(MsgpackReader& reader) {
-    const Result<codec::MsgpackInt> id = reader.read_int();
-    if (!id) {
-      return id.error();
-    }
-    to_.instance_id = id->bits;
-    return {};
-  }
-
   // Only what decides whether the layout can be served; its sizes repeat the registration's.
   Result<void> read_group_layout(MsgpackReader& reader) {
     ++to_.group_count;
@@ -252,6 +252,31 @@ Result<RegisterEngineDrivenRequest> RegisterEngineDrivenRequest::decode(Frames f
         }
         return request;
       });
+}
+
+std::optional<RegistrationNames> names_in_registration(Frame frame) {
+  MsgpackReader reader(frame);
+  RegistrationNames names;
+  unsigned seen = 0;
+  const auto note = [&seen](unsigned field, Result<void> read) {
+    seen |= read ? 1U << field : 0U;
+    return read;
+  };
+  const Result<void> read =
+      read_map(reader, [&](std::string_view name, MsgpackReader& value) -> Result<void> {
+        if (name == "instance_id") {
+          return note(0, read_id(value, names.instance_id));
+        }
+        if (name == "model_name") {
+          return note(1, assign(names.model_name, field_name(value)));
+        }
+        if (name == "world_size") {
+          return note(2, assign(names.world_size, field_int(value)));
+        }
+        return value.skip();
+      });
+  static_cast<void>(read);  // what follows these may be broken
+  return seen == 0b111U ? std::optional(std::move(names)) : std::nullopt;
 }
 
 Result<RegisterKvCacheRequest> RegisterKvCacheRequest::decode(Frames frames, Release release) {

@@ -46,24 +46,24 @@ Payloads LookupRequest::payloads(Release) {
 
 Payloads FreeLookupLocksRequest::payloads(Release release) {
   if (release < Release::k057rc3) {
-    return kPayloadList<K::kKey, K::kInt>;
+    return kPayloadList<K::kSchedulerKey, K::kInt>;
   }
-  return kPayloadList<K::kKey, K::kInt, K::kTokenSpans>;
+  return kPayloadList<K::kSchedulerKey, K::kInt, K::kTokenSpans>;
 }
 
 Payloads PrepareStoreRequest::payloads(Release release) {
   if (release < Release::k057rc3) {
-    return kPayloadList<K::kKey, K::kInt>;
+    return kPayloadList<K::kWorkerKey, K::kInt>;
   }
-  return kPayloadList<K::kKey, K::kInt, K::kIntArrays>;
+  return kPayloadList<K::kWorkerKey, K::kInt, K::kIntArrays>;
 }
 
 Payloads TransferRequest::payloads(Release) {
-  return kPayloadList<K::kKey, K::kInt>;
+  return kPayloadList<K::kWorkerKey, K::kInt>;
 }
 
 Payloads CommitStoreRequest::payloads(Release) {
-  return kPayloadList<K::kKey, K::kInt, K::kBinary>;
+  return kPayloadList<K::kWorkerKey, K::kInt, K::kBinary>;
 }
 
 Payloads RegisterEngineDrivenRequest::payloads(Release) {

@@ -149,6 +149,16 @@ struct RegisterEngineDrivenRequest {
   static Result<RegisterEngineDrivenRequest> decode(Frames frames, Release release);
 };
 
+// Who registers, out of a registration that may otherwise be broken; nullopt when even that cannot
+// be read.
+struct RegistrationNames {
+  std::uint64_t instance_id = 0;
+  std::string model_name;
+  std::int64_t world_size = 0;
+};
+
+std::optional<RegistrationNames> names_in_registration(Frame frame);
+
 using BlockIds = std::vector<std::vector<std::int64_t>>;  // one list per KV group
 
 struct StoreRequest {

@@ -192,6 +192,8 @@ Result<void> without_value(const Result<T>& result) {
 Result<void> check_payload(Frame frame, PayloadKind kind, Release release) {
   switch (kind) {
     case PayloadKind::kKey:
+    case PayloadKind::kSchedulerKey:
+    case PayloadKind::kWorkerKey:
       return without_value(whole_key(frame, release));
     case PayloadKind::kInt:
       return without_value(whole_int(frame, release));

@@ -89,18 +89,28 @@ void Instances::add_refused(InstanceId id,
                             const std::string& model_name,
                             std::int64_t world_size,
                             ConnectionId connection) {
-  const MutexLock lock(mutex_);
-  forget_told(id);
-  if (refused_.size() >= limits_.instances_max && !refused_.contains(id)) {
-    return;
+  std::shared_ptr<Instance> replaced;
+  {
+    const MutexLock lock(mutex_);
+    forget_told(id);
+    if (const auto found = instances_.find(id); found != instances_.end()) {
+      replaced = std::move(found->second);
+      instances_.erase(found);
+      uncount_layout(replaced->registration);
+    }
+    if (refused_.size() < limits_.instances_max || refused_.contains(id)) {
+      const ModelKey model{model_name, world_size};
+      const auto [place, is_new] = refused_.try_emplace(id);
+      if (!is_new) {
+        uncount_refused(place->second.model);
+      }
+      place->second = Refused{model, connection, clock_.now(), place->second.pinged};
+      ++models_[model].refused;
+    }
   }
-  const ModelKey model{model_name, world_size};
-  const auto [place, is_new] = refused_.try_emplace(id);
-  if (!is_new) {
-    uncount_refused(place->second.model);
+  if (replaced != nullptr) {
+    quarantine_.add(replaced->close(), id, connection, limits_.quarantine_restart);
   }
-  place->second = Refused{model, connection, clock_.now(), place->second.pinged};
-  ++models_[model].refused;
 }
 
 bool Instances::remove_refused(InstanceId id) {
@@ -181,6 +191,11 @@ RegisteredLayouts Instances::layouts_of(const std::string& model_name,
     answer.refused = found->second.refused > 0;
   }
   return answer;
+}
+
+void Instances::connection_dropped(ConnectionId connection) {
+  const MutexLock lock(mutex_);
+  told_connections_.erase(connection);
 }
 
 void Instances::connection_closed(ConnectionId connection) {

@@ -74,8 +74,8 @@ class Instances {
   // False when it was not registered.
   bool remove(InstanceId id);
 
-  // An engine of a kind that is not served registered: remembered, so that lookups do not promise
-  // it anything.
+  // An engine registered in a way that is not served: remembered, so that lookups do not promise
+  // it anything. What it had registered before is closed.
   void add_refused(InstanceId id,
                    const std::string& model_name,
                    std::int64_t world_size,
@@ -94,7 +94,11 @@ class Instances {
 
   RegisteredLayouts layouts_of(const std::string& model_name, std::int64_t world_size) const;
 
+  // Its peer left, and will touch the pool no more.
   void connection_closed(ConnectionId connection);
+
+  // We closed it: its client may be a process that was stopped, and wakes up.
+  void connection_dropped(ConnectionId connection);
 
   // Reaps the silent and expires reservations. Returns how many instances went.
   std::size_t sweep();

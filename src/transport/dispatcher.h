@@ -42,11 +42,14 @@ inline constexpr std::size_t kLaneCount = 3;
 
 // What the dispatcher decided about a request when it came in; opaque to the transport.
 struct Route {
+  static constexpr std::uint16_t kItself = 0xFFFF;
+
   Lane lane = Lane::kWire;
   std::uint16_t operation = 0;
   std::uint8_t release = 0;
   std::uint8_t treatment = 0;
   bool is_reconnect = false;
+  std::uint16_t answers_as = kItself;  // the operation whose refusal is sent as the reply
 };
 
 // Keeps the memory behind a request's frames.
