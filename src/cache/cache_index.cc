@@ -122,32 +122,37 @@ void CacheIndex::release_returned() const {
 }
 
 bool CacheIndex::publish(WriteLease& lease) {
-  Dropped dropped;
-  const MutexLock lock(mutex_);
-  if (lease.clear_count_ != clear_count_) {
-    return false;
-  }
-  if (lease.slots_.empty()) {
-    return true;
-  }
-  Shelf& shelf = make_shelf(lease.space_);
-  for (std::size_t i = 0; i < lease.slots_.size(); ++i) {
-    const keys::ObjectId id = lease.id(i);
-    if (shelf.find(id) != nullptr) {
-      continue;
+  {
+    const MutexLock lock(mutex_);
+    if (lease.clear_count_ != clear_count_) {
+      return false;
     }
-    const std::size_t chunk = lease.chunk(i);
-    Object* const before =
-        chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_});
-    add(shelf,
-        std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i]), lease.checksums_[i]),
-        before);
+    if (lease.slots_.empty()) {
+      return true;
+    }
+    Shelf& shelf = make_shelf(lease.space_);
+    for (std::size_t i = 0; i < lease.slots_.size(); ++i) {
+      const keys::ObjectId id = lease.id(i);
+      if (shelf.find(id) != nullptr) {
+        continue;
+      }
+      const std::size_t chunk = lease.chunk(i);
+      Object* const before =
+          chunk == 0 ? nullptr : shelf.find({lease.hashes_[chunk - 1], lease.kv_rank_});
+      add(shelf,
+          std::make_unique<Object>(id, &shelf, std::move(lease.slots_[i]), lease.checksums_[i]),
+          before);
+    }
   }
-  Shelf* const touched = &shelf;
-  touch_prefix({&touched, 1}, lease.hashes_, {&lease.kv_rank_, 1});
+  const NeededSpace touched{lease.space_, std::nullopt};
+  touch({&touched, 1}, lease.hashes_, {&lease.kv_rank_, 1});
   // Stores side by side may each have fitted into the quota.
-  if (has_quotas_ && shelf.tenant->limited) {
-    trim(*shelf.tenant, shelf.tenant->share_bytes, lease.slots_.size(), dropped);
+  if (has_quotas_) {
+    Dropped dropped;
+    const MutexLock lock(mutex_);
+    if (const Tenant* const tenant = find_limited(lease.space_.cache_salt); tenant != nullptr) {
+      trim(*tenant, tenant->share_bytes, lease.slots_.size(), dropped);
+    }
   }
   return true;
 }

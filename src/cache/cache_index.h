@@ -184,6 +184,14 @@ class CacheIndex {
   void add(Shelf& shelf, std::unique_ptr<Object> object, Object* before) LARDER_REQUIRES(mutex_);
   void pin(Object& object) LARDER_REQUIRES(mutex_);
   void unpin(Object& object, Dropped& dropped) LARDER_REQUIRES(mutex_);
+  // Objects that are looked for under one hold of the mutex, where a request may name any number.
+  static constexpr std::size_t kFindsInStep = 4096;
+
+  // Chunks of so many objects each that make a step.
+  static std::size_t chunks_in_step(std::size_t objects) {
+    return std::max<std::size_t>(1, kFindsInStep / objects);
+  }
+
   // From the last chunk to the first, each in all shelves and ranks before the next.
   void touch_prefix(std::span<Shelf* const> shelves,
                     std::span<const keys::ChunkHash> hashes,
@@ -202,9 +210,20 @@ class CacheIndex {
                                         WriteLease& lease);
 
   // Pins what is resident of the range's prompt: all of its own rank, and of the other ranks the
-  // first `chunks`. A chunk is found only if every rank has it, so storing one at the cost of
-  // another rank's same or earlier one gains nothing.
+  // first `chunks`, up to one that none of them has. A chunk is found only if every rank has it, so
+  // storing one at the cost of another rank's same or earlier one gains nothing.
   void keep_prefix(const KeySpace& space, const StoreRange& range, std::size_t chunks, Kept& kept);
+  // In one hold of the mutex. The other ranks' chunks go on where they ended, and end for good at
+  // one that none of them has.
+  void keep_others(const KeySpace& space,
+                   std::span<const keys::ChunkHash> hashes,
+                   std::span<const std::uint32_t> kv_ranks,
+                   Kept& kept);
+  void keep_own(const KeySpace& space,
+                std::span<const keys::ChunkHash> hashes,
+                std::uint32_t kv_rank,
+                Kept& kept);
+  void pin_all(std::span<Object* const> objects) LARDER_REQUIRES(mutex_);
 
   // Whether the range's chunk is worth the room of what would go for it.
   bool admits(const KeySpace& space, const StoreRange& range, std::size_t chunk);

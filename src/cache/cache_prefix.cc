@@ -121,14 +121,22 @@ Result<ReadLease> CacheIndex::acquire(const KeySpace& space, const StoreRange& r
 void CacheIndex::touch(std::span<const NeededSpace> spaces,
                        std::span<const keys::ChunkHash> hashes,
                        std::span<const std::uint32_t> kv_ranks) {
-  const MutexLock lock(mutex_);
-  std::vector<Shelf*> shelves;
-  for (const NeededSpace& needed : spaces) {
-    if (Shelf* const shelf = find_shelf(needed.space); shelf != nullptr) {
-      shelves.push_back(shelf);
-    }
+  if (spaces.empty() || kv_ranks.empty()) {
+    return;
   }
-  touch_prefix(shelves, hashes, kv_ranks);
+  const std::size_t step = chunks_in_step(spaces.size() * kv_ranks.size());
+  for (std::size_t end = hashes.size(); end > 0;) {
+    const std::size_t first = end - std::min(end, step);
+    const MutexLock lock(mutex_);
+    std::vector<Shelf*> shelves;
+    for (const NeededSpace& needed : spaces) {
+      if (Shelf* const shelf = find_shelf(needed.space); shelf != nullptr) {
+        shelves.push_back(shelf);
+      }
+    }
+    touch_prefix(shelves, hashes.subspan(first, end - first), kv_ranks);
+    end = first;
+  }
 }
 
 }  // namespace larder::cache

@@ -52,6 +52,9 @@ Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
   lease.kv_rank_ = range.kv_rank;
   lease.hashes_.assign(range.hashes.begin(), range.hashes.end());
   lease.missing_ = missing.size();
+  // Growing under way could fail between slot and chunk.
+  lease.slots_.reserve(missing.size());
+  lease.chunks_.reserve(missing.size());
   Kept kept;
   std::optional<Error> refused;
   for (const std::size_t chunk : missing) {
@@ -179,12 +182,18 @@ std::vector<std::size_t> CacheIndex::find_missing(const KeySpace& space,
                                                   const StoreRange& range,
                                                   WriteLease& lease) {
   std::vector<std::size_t> missing;
-  const MutexLock lock(mutex_);
-  const Shelf* const shelf = find_shelf(space);
-  lease.clear_count_ = clear_count_;
-  for (std::size_t chunk = range.first_chunk; chunk < range.hashes.size(); ++chunk) {
-    if (shelf == nullptr || shelf->find({range.hashes[chunk], range.kv_rank}) == nullptr) {
-      missing.push_back(chunk);
+  {
+    const MutexLock lock(mutex_);
+    lease.clear_count_ = clear_count_;
+  }
+  for (std::size_t first = range.first_chunk; first < range.hashes.size(); first += kFindsInStep) {
+    const std::size_t end = std::min(range.hashes.size(), first + kFindsInStep);
+    const MutexLock lock(mutex_);
+    const Shelf* const shelf = find_shelf(space);
+    for (std::size_t chunk = first; chunk < end; ++chunk) {
+      if (shelf == nullptr || shelf->find({range.hashes[chunk], range.kv_rank}) == nullptr) {
+        missing.push_back(chunk);
+      }
     }
   }
   return missing;
@@ -194,36 +203,77 @@ void CacheIndex::keep_prefix(const KeySpace& space,
                              const StoreRange& range,
                              std::size_t chunks,
                              Kept& kept) {
-  std::vector<Object*> objects;
-  const auto keep = [&objects](Object* object) {
-    if (object != nullptr) {
-      objects.push_back(object);
-    }
-  };
-  const MutexLock lock(mutex_);
-  const Shelf* const shelf = find_shelf(space);
-  if (shelf == nullptr) {
-    return;
-  }
+  std::vector<std::uint32_t> others;
   const std::uint32_t world_size = keys::world_size_of(range.kv_rank);
-  for (; kept.chunks < chunks; ++kept.chunks) {
-    for (std::uint32_t worker = 0; worker < world_size; ++worker) {
-      const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);
-      if (kv_rank != range.kv_rank) {
-        keep(shelf->find({range.hashes[kept.chunks], kv_rank}));
-      }
+  for (std::uint32_t worker = 0; worker < world_size; ++worker) {
+    if (const std::uint32_t kv_rank = keys::pack_kv_rank(world_size, worker);
+        kv_rank != range.kv_rank) {
+      others.push_back(kv_rank);
     }
+  }
+  while (kept.chunks < chunks && !others.empty()) {
+    const std::size_t end = std::min(chunks, kept.chunks + chunks_in_step(others.size()));
+    keep_others(space, range.hashes.first(end), others, kept);
   }
   if (!kept.own) {
     kept.own = true;
-    for (const keys::ChunkHash& hash : range.hashes) {
-      keep(shelf->find({hash, range.kv_rank}));
+    for (std::size_t first = 0; first < range.hashes.size(); first += kFindsInStep) {
+      const std::size_t count = std::min(range.hashes.size() - first, kFindsInStep);
+      keep_own(space, range.hashes.subspan(first, count), range.kv_rank, kept);
     }
   }
+}
+
+void CacheIndex::keep_others(const KeySpace& space,
+                             std::span<const keys::ChunkHash> hashes,
+                             std::span<const std::uint32_t> kv_ranks,
+                             Kept& kept) {
+  std::vector<Object*> objects;
+  {
+    const MutexLock lock(mutex_);
+    const Shelf* const shelf = find_shelf(space);
+    bool has_ended = shelf == nullptr;
+    while (kept.chunks < hashes.size() && !has_ended) {
+      const std::size_t found_before = objects.size();
+      for (const std::uint32_t kv_rank : kv_ranks) {
+        if (Object* const object = shelf->find({hashes[kept.chunks], kv_rank}); object != nullptr) {
+          objects.push_back(object);
+        }
+      }
+      has_ended = objects.size() == found_before;
+      ++kept.chunks;
+    }
+    if (has_ended) {
+      kept.chunks = std::numeric_limits<std::size_t>::max();
+    }
+    pin_all(objects);
+  }
+  kept.pins.absorb(ReadLease(this, std::move(objects)));
+}
+
+void CacheIndex::keep_own(const KeySpace& space,
+                          std::span<const keys::ChunkHash> hashes,
+                          std::uint32_t kv_rank,
+                          Kept& kept) {
+  std::vector<Object*> objects;
+  {
+    const MutexLock lock(mutex_);
+    const Shelf* const shelf = find_shelf(space);
+    for (const keys::ChunkHash& hash : hashes) {
+      Object* const object = shelf == nullptr ? nullptr : shelf->find({hash, kv_rank});
+      if (object != nullptr) {
+        objects.push_back(object);
+      }
+    }
+    pin_all(objects);
+  }
+  kept.pins.absorb(ReadLease(this, std::move(objects)));
+}
+
+void CacheIndex::pin_all(std::span<Object* const> objects) {
   for (Object* const object : objects) {
     pin(*object);
   }
-  kept.pins.absorb(ReadLease(this, std::move(objects)));
 }
 
 bool CacheIndex::admits(const KeySpace& space, const StoreRange& range, std::size_t chunk) {

@@ -69,7 +69,7 @@ void LearnedPolicy::unpin(Object& object) {
 Object* LearnedPolicy::victim() {
   for (const ReuseTable::Cell& cell : table_.cells()) {
     const std::uint64_t youngest = ReuseTable::first_use_of(cell.age);
-    const std::uint64_t oldest = ReuseTable::first_use_of(cell.age + 1) - 1;
+    const std::uint64_t oldest = ReuseTable::last_use_of(cell.age);
     if (uses_ < youngest) {
       continue;
     }

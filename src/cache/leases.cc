@@ -31,6 +31,11 @@ std::size_t ReadLease::offset(std::size_t position) const {
   return objects_[position]->slot.offset();
 }
 
+bool ReadLease::is_corrupted(std::size_t position) const {
+  LARDER_CHECK(holds(position));
+  return objects_[position]->is_corrupted.load();
+}
+
 void ReadLease::move_to(std::size_t position, ReadLease& other) {
   LARDER_CHECK(holds(position));
   LARDER_CHECK(other.index_ == nullptr || other.index_ == index_);

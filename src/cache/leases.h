@@ -48,6 +48,9 @@ class [[nodiscard]] ReadLease {
   std::span<const std::byte> bytes(std::size_t position) const;
   std::size_t offset(std::size_t position) const;  // of the slot in the segment
 
+  // Whether find_corrupted() has found it, here or in another lease. REQUIRES: holds(position).
+  bool is_corrupted(std::size_t position) const;
+
   // Moves one pin into another lease (of the same index), so that many can be given back at once
   // elsewhere. REQUIRES: holds(position).
   void move_to(std::size_t position, ReadLease& other);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <deque>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -225,6 +226,17 @@ TEST(ReuseTable, BeginsLikeLeastRecentlyUsedWithWhatWasFoundOftenLast) {
   EXPECT_GT(table.worth({0, 1}), 1000 * table.worth({0, ReuseTable::kAges - 1}));
   EXPECT_EQ(table.cells().front().kind, 0U);
   EXPECT_EQ(table.cells().front().age, ReuseTable::kAges - 1);
+}
+
+TEST(ReuseTable, EveryNumberOfUsesIsInOneAge) {
+  for (std::size_t age = 0; age + 1 < ReuseTable::kAges; ++age) {
+    EXPECT_EQ(ReuseTable::age_of(ReuseTable::last_use_of(age)), age);
+    EXPECT_EQ(ReuseTable::last_use_of(age) + 1, ReuseTable::first_use_of(age + 1));
+  }
+  // What was not used for years is still a victim.
+  constexpr std::uint64_t kEver = std::numeric_limits<std::uint64_t>::max();
+  EXPECT_EQ(ReuseTable::last_use_of(ReuseTable::kAges - 1), kEver);
+  EXPECT_EQ(ReuseTable::age_of(kEver), ReuseTable::kAges - 1);
 }
 
 TEST(ReuseTable, AgesArePowersOfTwo) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace larder::cache {
 namespace {
@@ -37,6 +38,10 @@ std::size_t ReuseTable::age_of(std::uint64_t uses) {
 
 std::uint64_t ReuseTable::first_use_of(std::size_t age) {
   return age == 0 ? 0 : kYoungestUses << (age - 1);
+}
+
+std::uint64_t ReuseTable::last_use_of(std::size_t age) {
+  return age + 1 < kAges ? first_use_of(age + 1) - 1 : std::numeric_limits<std::uint64_t>::max();
 }
 
 void ReuseTable::observe(std::size_t kind, std::uint64_t uses, bool found_again) {

@@ -33,6 +33,7 @@ class ReuseTable {
   static std::size_t kind_of(std::uint32_t found);  // 0, 1, 2 to 3, 4 and more times
   static std::size_t age_of(std::uint64_t uses);
   static std::uint64_t first_use_of(std::size_t age);  // the least number of uses in it
+  static std::uint64_t last_use_of(std::size_t age);   // the most; the last age has no end
 
   void observe(std::size_t kind, std::uint64_t uses, bool found_again);
 

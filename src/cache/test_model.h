@@ -96,8 +96,10 @@ class Model {
 
   // Takes one slot for a writer, if need be from the object whose use is longest ago. False when
   // nothing may go.
+  bool is_full() const { return used() == slots_; }
+
   bool reserve(const std::set<ModelName>& keep) {
-    if (used() == slots_ && !evict_one(keep)) {
+    if (is_full() && !evict_one(keep)) {
       return false;
     }
     ++reserved;

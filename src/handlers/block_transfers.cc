@@ -151,18 +151,10 @@ Result<void> pin_all(Services& services,
         std::min<std::size_t>(groups[group].window_chunks.value_or(chunks), chunks);
     const std::size_t first = transfer.range.end - needed;
     const cache::KeySpace space = space_of(key, groups, group);
-    std::optional<cache::ReadLease> lease = services.sessions.take(
-        key.request_id, {space, transfer.objects.kv_rank, transfer.objects.hashes, first});
-    if (!lease.has_value()) {
-      Result<cache::ReadLease> acquired =
-          services.index.acquire(space, {transfer.objects.hashes, first, transfer.objects.kv_rank});
-      if (!acquired) {
-        return acquired.error();
-      }
-      lease = std::move(*acquired);
-    }
-    if (Result<void> intact = verify(services, key.model_name, *lease); !intact) {
-      return intact.error();
+    Result<cache::ReadLease> lease = pin_intact(
+        services, key, space, {transfer.objects.hashes, first, transfer.objects.kv_rank});
+    if (!lease) {
+      return lease.error();
     }
     for (std::size_t i = 0; i < needed; ++i) {
       job.objects.push_back(

@@ -15,29 +15,6 @@ using sessions::ClientKind;
 // A msgpack binary counts its bytes in 32 bits.
 constexpr std::size_t kPayloadBytesMax = 0xFFFFFFFF;
 
-Result<cache::ReadLease> pin(Services& services,
-                             const Transfer& transfer,
-                             const std::string& request_id) {
-  const sessions::Reading reading{
-      transfer.space, transfer.objects.kv_rank, transfer.objects.hashes, transfer.range.begin};
-  if (std::optional<cache::ReadLease> promised = services.sessions.take(request_id, reading)) {
-    return std::move(*promised);
-  }
-  return services.index.acquire(transfer.space, transfer.objects);
-}
-
-Result<cache::ReadLease> pin_intact(Services& services,
-                                    const Transfer& transfer,
-                                    const std::string& request_id) {
-  Result<cache::ReadLease> lease = pin(services, transfer, request_id);
-  if (lease) {
-    if (Result<void> intact = verify(services, transfer.space.model_name, *lease); !intact) {
-      return intact.error();
-    }
-  }
-  return lease;
-}
-
 // Pins that end when the reply has left, on the thread that sends it.
 class LentObjects {
  public:
@@ -91,7 +68,8 @@ Result<protocol::PrepareRetrieveResponse> on_prepare_retrieve(
   if (transfer->range.count() == 0) {
     return response;
   }
-  Result<cache::ReadLease> lease = pin_intact(services, *transfer, request.key.request_id);
+  Result<cache::ReadLease> lease =
+      pin_intact(services, request.key, transfer->space, transfer->objects);
   if (!lease) {
     services.metrics.read_failed(
         transfer->space.model_name, transfer->range.count(), lease.error().code);

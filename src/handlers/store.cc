@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "handlers/handlers.h"
 #include "handlers/landing.h"
@@ -11,17 +12,18 @@ namespace {
 
 using sessions::ClientKind;
 
-// Memory for what the range still lacks: slots that are filled already (by tensor), or new ones. No
-// room is not an error here: an empty lease.
+using ObjectIds = std::unordered_set<keys::ObjectId, keys::ObjectIdHash>;
+
+// Memory for what the range still lacks, but for what is staged: slots that are filled already (by
+// tensor), or new ones.
 Result<cache::WriteLease> reserve(Services& services,
                                   const Transfer& transfer,
+                                  const ObjectIds& staged,
                                   std::span<pool::Slot> filled = {}) {
   Result<cache::WriteLease> lease = services.index.reserve(
       transfer.space,
       transfer.objects,
-      [&transfer](const keys::ObjectId& id) {
-        return transfer.instance->is_storing(transfer.space, id);
-      },
+      [&staged](const keys::ObjectId& id) { return staged.contains(id); },
       filled);
   if (!lease && lease.error().code == Code::kNoSpace) {
     services.metrics.no_room(transfer.space.model_name, transfer.range.count());
@@ -156,7 +158,8 @@ Result<bool> commit_payload(Services& services,
   }
   LandedSlots landed = landed_slots(payload, *tensors, transfer.space.layout);
   if (!lease.has_value()) {
-    Result<cache::WriteLease> reserved = reserve(services, transfer, landed.filled);
+    // What another request has staged may never be committed, and this data is here.
+    Result<cache::WriteLease> reserved = reserve(services, transfer, {}, landed.filled);
     if (!reserved) {
       return reserved.error();
     }
@@ -192,7 +195,11 @@ Result<protocol::PrepareStoreResponse> on_prepare_store(
     return response;  // a client in copy mode ignores this answer, and its memory is found at
                       // COMMIT_STORE
   }
-  Result<cache::WriteLease> lease = reserve(services, *transfer);
+  if (transfer->instance->has_store(transfer->key, request.key.request_id)) {
+    return response;  // what it still lacks belongs to the store that is open
+  }
+  Result<cache::WriteLease> lease =
+      reserve(services, *transfer, transfer->instance->staged(transfer->space));
   if (!lease) {
     return lease.error();
   }
@@ -206,8 +213,9 @@ Result<protocol::PrepareStoreResponse> on_prepare_store(
   }
   if (!transfer->instance->open_store(
           transfer->key, request.key.request_id, std::move(*lease), services.clock.now())) {
-    return Error{Code::kNotFound,
-                 "the instance was unregistered meanwhile, or has too many open transfers"};
+    return Error{
+        Code::kNotFound,
+        "the instance was unregistered meanwhile, or has too many open transfers, or this one"};
   }
   return response;
 }

@@ -41,6 +41,18 @@ Result<keys::ChunkRange> range_of(const protocol::Key& key, std::int64_t chunk_t
                           static_cast<std::size_t>(key.end / chunk_tokens)};
 }
 
+// kMismatch: some of the objects have changed; they are dropped.
+Result<void> verify(Services& services,
+                    const std::string& model_name,
+                    const cache::ReadLease& lease) {
+  const std::vector<std::size_t> corrupted = services.index.find_corrupted(lease);
+  if (corrupted.empty()) {
+    return {};
+  }
+  services.metrics.corrupted(model_name, corrupted.size(), lease.offset(corrupted.front()));
+  return Error{Code::kMismatch, "stored bytes have changed"};
+}
+
 }  // namespace
 
 Result<Transfer> resolve_transfer(Services& services,
@@ -85,15 +97,30 @@ cache::KeySpace space_of(const protocol::Key& key,
   return {key.model_name, key.cache_salt, groups[group].layout, static_cast<std::uint32_t>(group)};
 }
 
-Result<void> verify(Services& services,
-                    const std::string& model_name,
-                    const cache::ReadLease& lease) {
-  const std::vector<std::size_t> corrupted = services.index.find_corrupted(lease);
-  if (corrupted.empty()) {
-    return {};
+Result<cache::ReadLease> pin_intact(Services& services,
+                                    const protocol::Key& key,
+                                    const cache::KeySpace& space,
+                                    const cache::StoreRange& range) {
+  std::optional<Error> changed;
+  const sessions::Reading reading{space, range.kv_rank, range.hashes, range.first_chunk};
+  // Another request of this id may hold other objects of these chunks. What has changed is not
+  // given out twice, so this ends.
+  while (std::optional<cache::ReadLease> promised =
+             services.sessions.take(key.request_id, reading)) {
+    const Result<void> intact = verify(services, key.model_name, *promised);
+    if (intact) {
+      return std::move(*promised);
+    }
+    changed = intact.error();
   }
-  services.metrics.corrupted(model_name, corrupted.size(), lease.offset(corrupted.front()));
-  return Error{Code::kMismatch, "stored bytes have changed"};
+  Result<cache::ReadLease> lease = services.index.acquire(space, range);
+  if (!lease) {
+    return changed.value_or(lease.error());
+  }
+  if (const Result<void> intact = verify(services, key.model_name, *lease); !intact) {
+    return intact.error();
+  }
+  return lease;
 }
 
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset) {

@@ -42,11 +42,14 @@ cache::KeySpace space_of(const protocol::Key& key,
                          const sessions::ObjectGroups& groups,
                          std::size_t group);
 
-// kMismatch: some of the objects have changed since they were stored (--l1-verify). Counted, and
-// they are dropped. Reads the objects; call it before they are promised to anybody.
-Result<void> verify(Services& services,
-                    const std::string& model_name,
-                    const cache::ReadLease& lease);
+// The range's objects for a retrieve: those a lookup of this request id promised, which uses the
+// promise up, otherwise what is resident. Where they are to be verified (--l1-verify) they are read
+// first; those that have changed are counted and dropped, and what was stored anew is taken for
+// them. kNotFound: not all are there. kMismatch: some have changed.
+Result<cache::ReadLease> pin_intact(Services& services,
+                                    const protocol::Key& key,
+                                    const cache::KeySpace& space,
+                                    const cache::StoreRange& range);
 
 protocol::SlotDescriptor describe_slot(const Transfer& transfer, std::size_t offset);
 

@@ -13,17 +13,6 @@ auto find_own(Transfers& transfers, const TransferKey& key, const std::string& r
   });
 }
 
-// The retrieve that a COMMIT ends: of the same request if there is one, else the oldest of the key.
-template <typename Transfers>
-auto find_retrieve(Transfers& transfers, const TransferKey& key, const std::string& request_id) {
-  const auto own = find_own(transfers, key, request_id);
-  return own != transfers.end()
-             ? own
-             : std::find_if(transfers.begin(), transfers.end(), [&key](const auto& transfer) {
-                 return transfer.key == key;
-               });
-}
-
 void hand_over(cache::WriteLease& lease, Quarantine::Held& held) {
   std::vector<pool::Slot> slots = lease.abandon();
   std::move(slots.begin(), slots.end(), std::back_inserter(held.slots));
@@ -51,11 +40,17 @@ bool Instance::open_store(const TransferKey& key,
                           cache::WriteLease lease,
                           TimePoint now) {
   const MutexLock lock(mutex_);
-  if (closed_ || stores_.size() + retrieves_.size() >= kTransfersMax) {
+  if (closed_ || stores_.size() + retrieves_.size() >= kTransfersMax ||
+      find_own(stores_, key, request_id) != stores_.end()) {
     return false;
   }
   stores_.push_back(OpenStore{key, request_id, std::move(lease), now});
   return true;
+}
+
+bool Instance::has_store(const TransferKey& key, const std::string& request_id) const {
+  const MutexLock lock(mutex_);
+  return find_own(stores_, key, request_id) != stores_.end();
 }
 
 bool Instance::open_retrieve(const TransferKey& key,
@@ -85,7 +80,8 @@ std::optional<cache::WriteLease> Instance::close_store(const TransferKey& key,
 std::optional<cache::ReadLease> Instance::close_retrieve(const TransferKey& key,
                                                          const std::string& request_id) {
   const MutexLock lock(mutex_);
-  const auto found = find_retrieve(retrieves_, key, request_id);
+  // Never that of another request: its worker may be reading.
+  const auto found = find_own(retrieves_, key, request_id);
   if (found == retrieves_.end()) {
     return std::nullopt;
   }
@@ -94,19 +90,19 @@ std::optional<cache::ReadLease> Instance::close_retrieve(const TransferKey& key,
   return lease;
 }
 
-bool Instance::is_storing(const cache::KeySpace& space, const keys::ObjectId& object) const {
+std::unordered_set<keys::ObjectId, keys::ObjectIdHash> Instance::staged(
+    const cache::KeySpace& space) const {
+  std::unordered_set<keys::ObjectId, keys::ObjectIdHash> ids;
   const MutexLock lock(mutex_);
-  return std::any_of(stores_.begin(), stores_.end(), [&](const OpenStore& store) {
+  for (const OpenStore& store : stores_) {
     if (store.key.model_name != space.model_name || store.key.cache_salt != space.cache_salt) {
-      return false;
+      continue;
     }
     for (std::size_t i = 0; i < store.lease.size(); ++i) {
-      if (store.lease.id(i) == object) {
-        return true;
-      }
+      ids.insert(store.lease.id(i));
     }
-    return false;
-  });
+  }
+  return ids;
 }
 
 Quarantine::Held Instance::expire_stores(TimePoint now, Duration age) {

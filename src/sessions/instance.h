@@ -6,8 +6,9 @@
 //
 // A transfer is PREPARE ... COMMIT. A store holds a WriteLease, a retrieve a ReadLease with no time
 // limit of its own. Several transfers of one key may be open; a COMMIT ends that of its own request
-// id, and a retrieve's, failing that, any of the key (they hold the same). Thread-safe: liveness is
-// atomic, transfers are under the instance's mutex.
+// id, never another's. One store of a key and request id is open at a time, as nobody could tell
+// which of two a COMMIT means: who prepares it again gets no slots, and commits nothing then.
+// Thread-safe: liveness is atomic, transfers are under the instance's mutex.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -110,22 +112,24 @@ class Instance {
   // True when this is news.
   bool learn_kind(ClientKind kind) { return kind_.exchange(kind) != kind; }
 
-  // False when the instance was closed or has too many transfers open; the lease is given back
-  // then.
+  // False when the instance was closed, has too many transfers open, or has this very store open;
+  // the lease is given back then.
   bool open_store(const TransferKey& key,
                   const std::string& request_id,
                   cache::WriteLease lease,
                   TimePoint now);
+
+  bool has_store(const TransferKey& key, const std::string& request_id) const;
   bool open_retrieve(const TransferKey& key, const std::string& request_id, cache::ReadLease lease);
 
-  // Ends one transfer of this key and hands over its lease.
+  // Ends the request's transfer of this key and hands over its lease.
   std::optional<cache::WriteLease> close_store(const TransferKey& key,
                                                const std::string& request_id);
   std::optional<cache::ReadLease> close_retrieve(const TransferKey& key,
                                                  const std::string& request_id);
 
-  // True while an open store of this instance holds a reservation of the object.
-  bool is_storing(const cache::KeySpace& space, const keys::ObjectId& id) const;
+  // Objects of this model and salt that open stores of this instance hold reservations of.
+  std::unordered_set<keys::ObjectId, keys::ObjectIdHash> staged(const cache::KeySpace& space) const;
 
   OpenTransfers open_transfers() const;
 

@@ -314,7 +314,8 @@ std::optional<Sessions::Place> Sessions::find_owed(const Session& session,
 
 bool Sessions::owes(const Session& session, const Reading& reading, Place place) const {
   for (std::size_t chunk = reading.first_chunk; chunk < reading.hashes.size(); ++chunk) {
-    if (session.units[place_of(session.finding, place.space, chunk, place.rank)] == 0) {
+    const std::size_t position = place_of(session.finding, place.space, chunk, place.rank);
+    if (session.units[position] == 0 || session.finding.prefix.lease.is_corrupted(position)) {
       return false;
     }
   }

@@ -113,7 +113,7 @@ class Sessions {
   std::optional<Ended> end(ConnectionId connection, const std::string& request_id);
 
   // Pins of the whole reading out of a ledger, taking one unit of each object unless several
-  // ledgers owe it; nullopt when none does.
+  // ledgers owe it; nullopt when none does, or only pins of what is known to have changed.
   std::optional<cache::ReadLease> take(const std::string& request_id, const Reading& reading);
 
   // The cache was cleared: answers not yet given become 0. What was promised already stays

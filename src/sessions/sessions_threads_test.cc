@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/test_random.h"
 #include "sessions/test_sessions.h"
 
 namespace larder::sessions {
@@ -36,7 +37,7 @@ class Engine {
         number_(number),
         scheduler_{number * 2},
         worker_{number * 2 + 1},
-        random_(cache::test_seed() + number) {}
+        random_(test_seed() + number) {}
 
   void run(int requests) {
     shop_.sessions.connection_opened(scheduler_);
@@ -114,9 +115,10 @@ class Engine {
     if (instance == nullptr) {
       return;
     }
+    const auto staged = instance->staged(shop_.space);
     Result<cache::WriteLease> lease =
         shop_.cache->reserve(shop_.space, {view.hashes(), 0, kRank}, [&](const keys::ObjectId& id) {
-          return instance->is_storing(shop_.space, id);
+          return staged.contains(id);
         });
     if (!lease) {
       return;

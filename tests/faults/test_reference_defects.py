@@ -463,3 +463,36 @@ def test_a_client_learns_of_a_refused_registration_and_runs_on(
             assert answer == {"shm_name": "", "pool_size": 0}
         assert client.call(RequestType.NOOP) == "OK"
     client.close()
+
+
+def test_a_refused_registration_is_promised_nothing(server: LarderServer, model: str) -> None:
+    """Its client takes the answer for a registration, looks up, and would compute on nothing."""
+    told = wire.registration(1, model_name=model)
+    dtype = {"dtype_str": "uint4"}
+    tokens = list(range(2 * CHUNK))
+    question = wire.key(tokens, request_id="q", model_name=model)
+    ours = wire.key(tokens, request_id="r", worker_id=0, model_name=model)
+    register = Op.REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT
+
+    def found(engine: RawConnection) -> int:
+        engine.ask(Op.LOOKUP, question, 1)
+        chunks = engine.ask(Op.QUERY_PREFETCH_STATUS, "q")
+        engine.ask(Op.END_SESSION, "q")
+        return int(chunks)
+
+    with RawConnection(server.port) as engine, RawConnection(server.port) as other:
+        engine.ask(register, told)
+        assert engine.ask(Op.PREPARE_STORE, ours, 1)["context"]["slots"]
+        assert engine.ask(Op.COMMIT_STORE, ours, 1, b"") is True
+        assert found(other) == 2
+        other.ask(register, wire.registration(2, model_name=model, **dtype))
+        assert found(other) == 0
+        other.ask(Op.UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT, 2)
+        assert found(other) == 2
+        broken = wire.registration(3, model_name=model, num_layers="two")
+        other.ask(register, broken)
+        assert found(other) == 0
+        other.ask(Op.UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT, 3)
+        engine.ask(register, {**told, **dtype})
+        assert engine.ask(Op.PREPARE_RETRIEVE, {**ours, "request_id": "s"}, 1)["success"] is False
+        engine.ask(Op.UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT, 1)

@@ -189,7 +189,7 @@ class RawEngine:
     instance: int
     pool: mmap.mmap
     tokens: list[int]
-    storing: list[list[Slot]] = field(default_factory=list)
+    storing: list[Slot] = field(default_factory=list)
     retrieving: list[list[Slot]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -200,30 +200,33 @@ class RawEngine:
         """The one key of everybody, unless other tokens are given."""
         return wire.key(tokens or self.tokens, worker_id=0, request_id="same", model_name=MODEL)
 
-    def prepare_store(self, tokens: list[int] | None = None) -> None:
-        """At most one reservation of an instance is for the same chunks."""
-        answer = self.connection.ask(Op.PREPARE_STORE, self.key(tokens), self.instance)["context"]
-        slots = [
+    def prepare_store(self) -> None:
+        """Again before the commit: no slots."""
+        slots = self.prepared(self.key())
+        assert not (self.storing and slots)
+        self.storing = self.storing or slots
+
+    def prepared(self, key: dict[str, Any]) -> list[Slot]:
+        """What a PREPARE_STORE reserves."""
+        answer = self.connection.ask(Op.PREPARE_STORE, key, self.instance)["context"]
+        return [
             Slot(slot["offset"], chunk)
             for slot, chunk in zip(answer["slots"], answer["chunk_indices"], strict=True)
         ]
-        if tokens is None and slots:
-            self.storing.append(slots)
 
     def write(self, source: random.Random) -> None:
         """The bytes of one slot, sometimes more than once."""
         if self.storing:
-            slot = source.choice(source.choice(self.storing))
+            slot = source.choice(self.storing)
             self.pool[slot.offset : slot.offset + OBJECT_BYTES] = content(slot.chunk)
 
     def commit_store(self) -> None:
-        """Ends the oldest reservation, if there is one."""
-        pending = bool(self.storing)
-        if pending:
-            for slot in self.storing.pop(0):
-                self.pool[slot.offset : slot.offset + OBJECT_BYTES] = content(slot.chunk)
+        """Ends the reservation, if there is one."""
+        for slot in self.storing:
+            self.pool[slot.offset : slot.offset + OBJECT_BYTES] = content(slot.chunk)
         answer = self.connection.ask(Op.COMMIT_STORE, self.key(), self.instance, b"")
-        assert answer is pending
+        assert answer is bool(self.storing)
+        self.storing = []
 
     def prepare_retrieve(self) -> None:
         """Each that is served is one more transfer."""
@@ -251,7 +254,7 @@ class RawEngine:
     def press(self, source: random.Random) -> None:
         """Others' prompts take what nobody holds."""
         tokens = [source.getrandbits(32) for _ in range(FILLER_CHUNKS * CHUNK)]
-        self.prepare_store(tokens)
+        self.prepared(self.key(tokens))
         self.connection.ask(Op.COMMIT_STORE, self.key(tokens), self.instance, b"")
 
     def leave(self) -> None:
@@ -309,3 +312,64 @@ def test_transfers_of_one_key_are_counted(
     until(lambda: server.l1()["quarantined_count"] == 0, "nothing rests any more")
     assert_nothing_is_held(server)
     pool.close()
+
+
+def test_a_store_prepared_again_gets_no_slots(server: LarderServer) -> None:
+    """What a COMMIT publishes must be what was written, though the range lacks other chunks now."""
+    pool = map_pool(server)
+    tokens = list(range(CHUNKS * CHUNK))
+    engine = RawEngine(RawConnection(server.port), 7100, pool, tokens)
+    other = RawEngine(RawConnection(server.port), 7101, pool, tokens)
+    key = wire.key(tokens, worker_id=0, request_id="twice", model_name=MODEL)
+    half = {**key, "token_ids": tokens[: 2 * CHUNK], "end": 2 * CHUNK}
+    # The first two chunks are there, so the first answer is about the others.
+    slots = other.prepared({**half, "request_id": "half"})
+    for slot in slots:
+        pool[slot.offset : slot.offset + OBJECT_BYTES] = content(slot.chunk)
+    assert other.connection.ask(Op.COMMIT_STORE, {**half, "request_id": "half"}, 7101, b"") is True
+    assert [slot.chunk for slot in engine.prepared(key)] == [2, 3]
+    other.connection.ask(Op.CLEAR)
+    assert engine.prepared(key) == [], "now it would be about the first two"
+    assert engine.connection.ask(Op.COMMIT_STORE, key, 7100, b"") is False, "cleared meanwhile"
+    assert hits(other, tokens) == 0
+    assert [slot.chunk for slot in engine.prepared(key)] == [0, 1, 2, 3]
+    engine.leave()
+    other.leave()
+    until(lambda: server.l1()["quarantined_count"] == 0, "nothing rests any more")
+    assert_nothing_is_held(server)
+    pool.close()
+
+
+def test_a_commit_after_a_miss_ends_nobodys_retrieve(server: LarderServer) -> None:
+    """Real clients commit a retrieve that missed, too."""
+    pool = map_pool(server)
+    tokens = list(range(5000, 5000 + CHUNKS * CHUNK))
+    engine = RawEngine(RawConnection(server.port), 7102, pool, tokens)
+    engine.prepare_store()
+    engine.commit_store()
+    engine.prepare_retrieve()
+    assert engine.retrieving
+    engine.connection.ask(Op.CLEAR)
+    second = {**engine.key(), "request_id": "another"}
+    assert engine.connection.ask(Op.PREPARE_RETRIEVE, second, 7102)["success"] is False
+    assert engine.connection.ask(Op.COMMIT_RETRIEVE, second, 7102) is True
+    assert server.l1()["read_locked_count"] == CHUNKS
+    for number in range(8):
+        fresh = list(range(10_000 * (number + 1), 10_000 * (number + 1) + FILLER_CHUNKS * CHUNK))
+        for slot in engine.prepared(engine.key(fresh)):
+            pool[slot.offset : slot.offset + OBJECT_BYTES] = bytes(OBJECT_BYTES)
+        engine.connection.ask(Op.COMMIT_STORE, engine.key(fresh), 7102, b"")
+        engine.check()
+    engine.commit_retrieve()
+    engine.leave()
+    assert_nothing_is_held(server)
+    pool.close()
+
+
+def hits(engine: RawEngine, tokens: list[int]) -> int:
+    """Chunks that a lookup finds."""
+    question = wire.key(tokens, request_id="question", model_name=MODEL)
+    engine.connection.ask(Op.LOOKUP, question, 1)
+    found = engine.connection.ask(Op.QUERY_PREFETCH_STATUS, "question")
+    engine.connection.ask(Op.END_SESSION, "question")
+    return int(found)

@@ -158,6 +158,8 @@ class Clients:
             return
         self.page.add(life.slot, "stalls")
         os.kill(life.pid, signal.SIGSTOP)
+        # It may have begun something between these two lines, and must not be blamed for it.
+        self.page.add(life.slot, "stalls")
         life.wake_at = time.monotonic() + seconds
 
     def _choose(self, *, stopped_too: bool) -> Life | None:
