@@ -1,6 +1,7 @@
 #include "zmtp/buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <new>
 
@@ -17,33 +18,42 @@ std::byte* checked(void* memory) {
   return static_cast<std::byte*>(memory);
 }
 
+// What the kernel maps for so many bytes. Only the borders of pages can be given back.
+std::size_t whole_pages(std::size_t bytes) {
+  const auto page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
 }  // namespace
 
-Buffer::Buffer(Kind kind, std::size_t bytes) : kind_(kind), capacity_(bytes) {
+Buffer::Buffer(Kind kind, std::size_t bytes)
+    : kind_(kind), capacity_(kind == Kind::kExact ? bytes : whole_pages(bytes)) {
   if (kind == Kind::kExact) {
     heap_.resize(bytes);
     data_ = heap_.data();
     return;
   }
   // No huge pages: the kernel takes milliseconds to find them, in the middle of receiving.
-  data_ = checked(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  data_ =
+      checked(mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 }
 
 Buffer::~Buffer() {
   if (kind_ != Kind::kExact) {
-    munmap(data_, capacity_);
+    LARDER_CHECK(munmap(data_, capacity_) == 0);
   }
 }
 
 void Buffer::grow(std::size_t bytes) {
   LARDER_CHECK(kind_ == Kind::kLarge && bytes >= capacity_);
-  data_ = checked(mremap(data_, capacity_, bytes, MREMAP_MAYMOVE));
-  capacity_ = bytes;
+  const std::size_t grown = whole_pages(bytes);
+  data_ = checked(mremap(data_, capacity_, grown, MREMAP_MAYMOVE));
+  capacity_ = grown;
 }
 
 void Buffer::shrink(std::size_t bytes) {
   LARDER_CHECK(kind_ == Kind::kLarge && bytes > 0 && bytes < capacity_);
-  munmap(data_ + bytes, capacity_ - bytes);
+  LARDER_CHECK(munmap(data_ + bytes, capacity_ - bytes) == 0);
   capacity_ = bytes;
 }
 

@@ -61,7 +61,7 @@ class Buffer {
     kExact,  // copies of the small frames of one message
   };
 
-  // The first two are pages of their own. Throws std::bad_alloc.
+  // The first two are whole pages of their own, so with room for more. Throws std::bad_alloc.
   Buffer(Kind kind, std::size_t bytes);
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -77,7 +77,8 @@ class Buffer {
     return frame.data() >= data_ && frame.data() < data_ + capacity_;
   }
 
-  // The bytes keep their content and may move; what was not written costs no memory.
+  // To so many or more. The bytes keep their content and may move; what was not written costs no
+  // memory.
   // REQUIRES: kLarge, and no frame of it has been handed out. Throws std::bad_alloc.
   void grow(std::size_t bytes);
 

@@ -75,6 +75,21 @@ TEST_F(DecoderTest, AnAnnouncedFrameTakesNoMemoryBeforeItArrives) {
   }
 }
 
+TEST_F(DecoderTest, ThereIsRoomForNoMoreThanTheFrame) {
+  constexpr std::size_t kFrameBytes = 0x80001;
+  Feeder feeder(memory_);
+  ASSERT_TRUE(feeder.feed(dealer_hello() + from_hex("020000000000080001")));
+  std::size_t left = kFrameBytes;
+  while (left > 0) {
+    const std::span<std::byte> room = feeder.decoder().writable(8 * kMebibyte);
+    ASSERT_LE(room.size(), left);
+    feeder.decoder().received(room.size());
+    left -= room.size();
+    ASSERT_EQ(feeder.decoder().next(), left > 0 ? Event::kNeedsInput : Event::kMessage);
+  }
+  EXPECT_EQ(feeder.decoder().take_message().byte_count(), kFrameBytes);
+}
+
 TEST_F(DecoderTest, FramesOfAllSizesAroundTheThresholdsComeWhole) {
   std::string bytes = dealer_hello();
   std::vector<TextFrames> sent;

@@ -11,20 +11,15 @@ namespace {
 // of a large frame has come in one.
 constexpr std::size_t kFirstLargeBytes = 256U << 10;
 static_assert(kFirstLargeBytes >= kBlockBytes);
-constexpr std::size_t kPageBytes = 4096;
 
 // A frame does not get a buffer that would keep so many times its size from others.
 constexpr std::size_t kOversizeMax = 8;
 
-// Giving so much back takes a fraction of a millisecond.
+// Giving so much back takes a fraction of a millisecond. Whole pages of any system.
 constexpr std::size_t kReleasedBytes = 8U << 20;
 
 // Less room than this is not worth a call to the kernel.
 constexpr std::size_t kRoomMin = 8U << 10;
-
-std::size_t whole_pages(std::size_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
 
 }  // namespace
 
@@ -122,7 +117,7 @@ BufferRef ReceiveMemory::take_large(std::size_t wanted) {
   if (std::unique_ptr<Buffer> kept = cache_->find_large(wanted)) {
     return adopt(std::move(kept));
   }
-  const std::size_t bytes = std::clamp(whole_pages(wanted), kBlockBytes, kFirstLargeBytes);
+  const std::size_t bytes = std::clamp(wanted, kBlockBytes, kFirstLargeBytes);
   return adopt(std::make_unique<Buffer>(Buffer::Kind::kLarge, bytes));
 }
 
@@ -145,7 +140,7 @@ bool ReceiveMemory::release_some() {
   if (!discarded_.empty()) {
     Buffer& last = *discarded_.back();
     if (last.capacity() > kReleasedBytes) {
-      last.shrink(last.capacity() - kReleasedBytes);
+      last.shrink((last.capacity() - 1) / kReleasedBytes * kReleasedBytes);
     } else {
       discarded_.pop_back();
     }

@@ -3,7 +3,9 @@
 #include "zmtp/receive_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cerrno>
 #include <thread>
 
 #include "zmtp/message.h"
@@ -85,6 +87,29 @@ TEST(ReceiveMemory, AHugeBufferThatIsDiscardedGoesPieceByPiece) {
   memory.discard(std::move(small));
   EXPECT_FALSE(memory.release_some());
   EXPECT_GT(memory.cached_bytes(), 0U);
+}
+
+// Whether the page at this address, which begins one, is mapped.
+bool is_mapped(std::byte* page) {
+  unsigned char resident = 0;
+  return mincore(page, 1, &resident) == 0 || errno != ENOMEM;
+}
+
+TEST(ReceiveMemory, ADiscardedBufferGoesWhateverTheLengthOfItsFrame) {
+  ReceiveMemory memory(kMebibyte);
+  BufferRef huge = memory.take_large(40 * kMebibyte + 1);
+  huge->grow(40 * kMebibyte + 1);
+  ASSERT_GE(huge->capacity(), 40 * kMebibyte + 1);
+  std::byte* const first = huge->bytes().data();
+  std::byte* const last = first + 40 * kMebibyte;
+  ASSERT_TRUE(is_mapped(last));
+  memory.discard(std::move(huge));
+  ASSERT_TRUE(memory.release_some());
+  EXPECT_FALSE(is_mapped(last));
+  EXPECT_TRUE(is_mapped(first));
+  while (memory.release_some()) {
+  }
+  EXPECT_FALSE(is_mapped(first));
 }
 
 TEST(ReceiveMemory, AGrownBufferKeepsItsBytes) {
