@@ -15,6 +15,10 @@ using P = PayloadKind;
 
 constexpr std::int16_t kNone = kAbsent;
 
+// An operation frame; names are of tens of bytes. While a message arrives its operation is looked
+// at before it is known to be short enough to be echoed.
+constexpr std::size_t kOperationBytesMax = 256;
+
 // Blend and peer-to-peer operations and the event stream are not served: their rows check the
 // payloads and refuse. (To a subscription the refusal, two frames, is the orderly end of a stream.)
 template <typename Reply, typename Request>
@@ -51,9 +55,9 @@ constexpr auto kOperations = std::to_array<Operation>({
     op<&on_report_block_allocation, &refuse_with_none>("REPORT_BLOCK_ALLOCATION",                {13,    18,    19,    20,     20,    23,     23,    23,      23}, Lane::kLookup),
     op<&on_noop, &refuse_with_none>("NOOP",                                                      {14,    19,    20,    21,     21,    24,     24,    24,      24}, Lane::kWire),
     op<&on_get_experimental, &refuse_with_empty_list>("GET_EXPERIMENTAL",                        {kNone, kNone, kNone, kNone,  kNone, 40,     32,    32,      32}, Lane::kWire),
-    op<&on_unserved<None, Shape<P::kInt, P::kString, P::kInt, P::kInt>>, &refuse_with_none>("SUBSCRIBE_KV_EVENTS", {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kByName, kByName}, Lane::kWire),
-    op<&on_module_call, &refuse_module_call>("SERVER_MODULE_CALL",                               {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kByName, kByName}, Lane::kWire),
-    op<&on_module_call, &refuse_module_call>("SERVER_MODULE_AFFINITY_CALL",                      {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kNone,   kByName}, Lane::kWire),
+    op<&on_unserved<None, Shape<P::kInt, P::kString, P::kInt, P::kInt>>, &refuse_with_none>("SUBSCRIBE_KV_EVENTS", {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kByName, kByName}, Lane::kLookup),
+    op<&on_module_call, &refuse_module_call>("SERVER_MODULE_CALL",                               {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kByName, kByName}, Lane::kLookup),
+    op<&on_module_call, &refuse_module_call>("SERVER_MODULE_AFFINITY_CALL",                      {kNone, kNone, kNone, kNone,  kNone, kNone,  kNone, kNone,   kByName}, Lane::kLookup),
     op<&on_unserved<None, Shape<P::kInt, P::kTensors, P::kString, P::kInt>>, &refuse_with_none>("CB_REGISTER_KV_CACHE", {15,    20,    21,    22,     22,    25,     kNone, kNone,   kNone}, Lane::kLookup),
     op<&on_unserved<None, Shape<P::kInt>>, &refuse_with_none>("CB_UNREGISTER_KV_CACHE",          {16,    21,    22,    23,     23,    26,     kNone, kNone,   kNone}, Lane::kLookup),
     op<&on_unserved<EventResult, Shape<P::kKey, P::kInt, P::kInt, P::kBinary>>, &refuse_store>("CB_STORE_PRE_COMPUTED", {17,    22,    23,    24,     24,    27,     kNone, kNone,   kNone}, Lane::kTransfer),
@@ -172,6 +176,9 @@ const Operation* find_operation(const OperationId& id, Release release) {
 }
 
 Result<OperationId> read_operation_id(protocol::Frame frame) {
+  if (frame.size() > kOperationBytesMax) {
+    return Error{Code::kTooLarge, "longer than any operation"};
+  }
   codec::MsgpackReader reader(frame);
   const Result<codec::MsgpackType> type = reader.peek();
   if (!type) {

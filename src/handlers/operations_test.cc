@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "codec/msgpack_writer.h"
 #include "protocol/golden_json.h"
 
 namespace larder::handlers {
@@ -76,13 +77,36 @@ TEST(OperationTable, FindsNumberedOperationsByNameWhereNamesAreSent) {
 
 TEST(OperationTable, OnlyQuestionsWithoutStateRunOnTheWireThread) {
   for (const Operation& operation : operations()) {
-    const bool quick =
-        operation.name == "GET_CHUNK_SIZE" || operation.name == "PING" ||
-        operation.name == "NOOP" || operation.name == "GET_EXPERIMENTAL" ||
-        operation.name == "NEGOTIATE_CHUNK_SIZE" || operation.name == "SUBSCRIBE_KV_EVENTS" ||
-        operation.name == "CB_PROTOCOL_HANDSHAKE" || operation.name.starts_with("SERVER_MODULE");
+    const bool quick = operation.name == "GET_CHUNK_SIZE" || operation.name == "PING" ||
+                       operation.name == "NOOP" || operation.name == "GET_EXPERIMENTAL" ||
+                       operation.name == "NEGOTIATE_CHUNK_SIZE" ||
+                       operation.name == "CB_PROTOCOL_HANDSHAKE";
     EXPECT_EQ(operation.lane == transport::Lane::kWire, quick) << operation.name;
   }
+}
+
+TEST(OperationTable, WhatRunsOnTheWireThreadHasNoPayloadThatTakesTimeToRead) {
+  for (const Operation& operation : operations()) {
+    for (const protocol::Release release : protocol::kReleases) {
+      if (operation.lane == transport::Lane::kWire &&
+          operation.ids[column_of(release)] != kAbsent) {
+        for (const protocol::PayloadKind kind : operation.payloads(release)) {
+          EXPECT_TRUE(kind == protocol::PayloadKind::kInt ||
+                      kind == protocol::PayloadKind::kOptionalInt)
+              << operation.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(OperationTable, AnOperationFrameLongerThanAnyNameIsNoOperation) {
+  codec::Bytes bytes;
+  codec::MsgpackWriter(bytes).write_string(std::string(200, 'x'));
+  EXPECT_TRUE(read_operation_id(bytes).has_value());
+  bytes.clear();
+  codec::MsgpackWriter(bytes).write_string(std::string(300, 'x'));
+  EXPECT_FALSE(read_operation_id(bytes).has_value());
 }
 
 // docs/protocol.md shows this very table. To renew it: LARDER_RENEW_DOCS=1 handlers_test.

@@ -4,12 +4,17 @@
 #include <cmath>
 #include <limits>
 
+#include "protocol/short_string.h"
+
 namespace larder::protocol {
 namespace {
 
 using codec::MsgpackInt;
 using codec::MsgpackReader;
 using codec::MsgpackType;
+
+// Of a number as text. Python takes no more digits than this.
+constexpr std::size_t kNumberBytesMax = 4300;
 
 constexpr double kInt64End = 9223372036854775808.0;  // 2^63
 
@@ -31,6 +36,9 @@ Result<MsgpackInt> from_float(double value) {
 
 // Python's int(text), for the decimal forms: surrounding blanks and a sign, no underscores.
 Result<MsgpackInt> from_text(std::string_view text) {
+  if (text.size() > kNumberBytesMax) {
+    return Error{Code::kTooLarge, "a number of thousands of digits"};
+  }
   const auto first = text.find_first_not_of(" \t\n\r\f\v");
   const auto last = text.find_last_not_of(" \t\n\r\f\v");
   if (first == std::string_view::npos) {
@@ -62,7 +70,7 @@ Result<MsgpackInt> read_coerced_int(MsgpackReader& reader, MsgpackType type) {
       return value ? from_float(*value) : value.error();
     }
     case MsgpackType::kString: {
-      const Result<std::string_view> text = reader.read_string();
+      const Result<std::string_view> text = read_short_string(reader, kNumberBytesMax);
       return text ? from_text(*text) : text.error();
     }
     case MsgpackType::kBinary: {

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "protocol/short_string.h"
+
 namespace larder::protocol {
 namespace {
 
@@ -162,7 +164,7 @@ bool fits_key(MsgpackReader& reader, Release release, KeyOf whose) {
     return false;
   }
   for (std::size_t i = 0; i < *fields; ++i) {
-    const Result<std::string_view> name = reader.read_string();
+    const Result<std::string_view> name = read_short_string(reader, kNameBytesMax);
     if (!name) {
       return false;
     }
@@ -180,14 +182,8 @@ bool fits_key(MsgpackReader& reader, Release release, KeyOf whose) {
 }
 
 Result<std::string> field_name(MsgpackReader& reader) {
-  const Result<std::string_view> text = reader.read_string();
-  if (!text) {
-    return text.error();
-  }
-  if (text->size() > kNameBytesMax) {
-    return Error{Code::kTooLarge, "a name or request id is longer than any real one"};
-  }
-  return std::string(*text);
+  const Result<std::string_view> text = read_short_string(reader, kNameBytesMax);
+  return text ? Result<std::string>(std::string(*text)) : text.error();
 }
 
 Result<std::string> whole_name(Frame frame) {

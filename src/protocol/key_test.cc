@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "codec/msgpack_writer.h"
+#include "protocol/payloads.h"
+#include "protocol/short_string.h"
 
 namespace larder::protocol {
 namespace {
@@ -78,6 +80,62 @@ TEST(Key, RefusesNamesAndIdsLongerThanAnyRealOne) {
   EXPECT_TRUE(decodes({std::string(kNameBytesMax, 'm'), std::string(kNameBytesMax, 'r'), ""}));
   EXPECT_FALSE(decodes({std::string(kNameBytesMax + 1, 'm'), "r", ""}));
   EXPECT_FALSE(decodes({"m", std::string(kNameBytesMax + 1, 'r'), ""}));
+}
+
+// A key that begins with a field of this name, as an unknown release might write it.
+codec::Bytes with_field(const std::string& name) {
+  codec::Bytes bytes;
+  codec::MsgpackWriter writer(bytes);
+  writer.write_map_header(2);
+  writer.write_string(name);
+  writer.write_int(1);
+  writer.write_string("token_ids");
+  writer.write_array_header(0);
+  return bytes;
+}
+
+bool fits(const codec::Bytes& key, PayloadKind kind) {
+  const std::vector<Frame> frames{key};
+  return fits(frames, std::span(&kind, 1), Release::k050);
+}
+
+TEST(Key, FitsNoReleaseWhenAFieldsNameIsLongerThanAnyRealOne) {
+  EXPECT_TRUE(fits(with_field(std::string(kNameBytesMax, 'n')), PayloadKind::kKey));
+  EXPECT_FALSE(fits(with_field(std::string(kNameBytesMax + 1, 'n')), PayloadKind::kKey));
+  EXPECT_FALSE(fits(with_field(std::string(1U << 20, 'n')), PayloadKind::kKey));
+}
+
+TEST(Registration, FitsNoReleaseWhenAFieldsNameIsLongerThanAnyRealOne) {
+  EXPECT_TRUE(fits(with_field(std::string(kNameBytesMax, 'n')), PayloadKind::kRegistration));
+  EXPECT_FALSE(fits(with_field(std::string(kNameBytesMax + 1, 'n')), PayloadKind::kRegistration));
+}
+
+TEST(ShortString, IsJudgedByItsLengthBeforeItsContent) {
+  const auto read = [](const std::string& text) {
+    codec::Bytes bytes;
+    codec::MsgpackWriter(bytes).write_string(text);
+    codec::MsgpackReader reader(bytes);
+    const Result<std::string_view> string = read_short_string(reader, 4);
+    return string ? std::string(*string) : std::string(to_string(string.error().code));
+  };
+  const std::string malformed(to_string(Code::kMalformed));
+  const std::string too_large(to_string(Code::kTooLarge));
+  EXPECT_EQ(read("four"), "four");
+  EXPECT_EQ(read(""), "");
+  EXPECT_EQ(read("\xff"), malformed);
+  EXPECT_EQ(read("fives"), too_large);
+  EXPECT_EQ(read(std::string(100, '\xff')), too_large);
+  EXPECT_EQ(read(std::string(100'000, '\xff')), too_large);
+}
+
+TEST(Int, OfThousandsOfDigitsIsNone) {
+  const auto read = [](const std::string& text) {
+    codec::Bytes bytes;
+    codec::MsgpackWriter(bytes).write_string(text);
+    return whole_int(bytes, Release::k050).has_value();
+  };
+  EXPECT_TRUE(read(std::string(1000, ' ') + "7"));
+  EXPECT_FALSE(read(std::string(1U << 20, ' ') + "7"));
 }
 
 TEST(Key, GivesItsRequestIdAlsoWhenTheRestIsBroken) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/key.h"
+#include "protocol/short_string.h"
 
 namespace larder::protocol {
 namespace {
@@ -43,7 +44,7 @@ bool fits_registration(MsgpackReader& reader, Release release) {
     return false;
   }
   for (std::size_t i = 0; fields.has_value() && i < std::min(*fields, kGlancedMax); ++i) {
-    const Result<std::string_view> name = reader.read_string();
+    const Result<std::string_view> name = read_short_string(reader, kNameBytesMax);
     if (!name) {
       return false;
     }
