@@ -128,6 +128,7 @@ class Connection final : public Watched {
   std::size_t requests_in_flight = 0;
   std::size_t request_bytes_in_flight = 0;
   std::size_t counted_bytes = 0;  // of its unfinished message, in the loop's total
+  std::size_t held_bytes = 0;     // of its requests that wait until it reads, in the loop's total
 
   bool is_reading = true;   // input is wanted
   bool is_blocked = false;  // the kernel takes no more output now

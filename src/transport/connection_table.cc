@@ -53,6 +53,7 @@ void ConnectionTable::assign_id(Connection& connection) {
 
 void ConnectionTable::forget_id(Connection& connection) {
   by_id_.erase(connection.id);
+  held_bytes_ -= std::exchange(connection.held_bytes, 0);  // nothing holds what it left behind
 }
 
 Connection* ConnectionTable::find(ConnectionId id) {
@@ -103,15 +104,33 @@ void ConnectionTable::count_unfinished(Connection& connection) {
   unfinished_bytes_ += bytes - std::exchange(connection.counted_bytes, bytes);
 }
 
-Connection* ConnectionTable::largest_unfinished() {
+void ConnectionTable::count_held(Connection& connection) {
+  const std::size_t bytes = connection.unsent->is_full() ? connection.request_bytes_in_flight : 0;
+  held_bytes_ += bytes - std::exchange(connection.held_bytes, bytes);
+}
+
+template <typename BytesOf>
+Connection* ConnectionTable::largest_by(BytesOf bytes_of) {
   Connection* largest = nullptr;
+  std::size_t most = zmtp::kBlockBytes;
   for (const auto& [descriptor, connection] : connections_) {
-    if (connection->counted_bytes > zmtp::kBlockBytes &&
-        (largest == nullptr || connection->counted_bytes > largest->counted_bytes)) {
+    const std::size_t bytes = bytes_of(*connection);
+    if (bytes > most) {
+      most = bytes;
       largest = connection.get();
     }
   }
   return largest;
+}
+
+Connection* ConnectionTable::largest_unfinished() {
+  return largest_by([](const Connection& connection) { return connection.counted_bytes; });
+}
+
+Connection* ConnectionTable::largest_stuck() {
+  return largest_by([](const Connection& connection) {
+    return connection.counted_bytes + connection.held_bytes;
+  });
 }
 
 void ConnectionTable::wait_for_memory(Connection& connection) {

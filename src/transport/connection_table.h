@@ -51,25 +51,34 @@ class ConnectionTable {
   std::vector<Connection*> take_due(TimePoint now);
 
   // Memory: what unfinished messages hold, and what requests in flight hold, also of connections
-  // that are gone.
+  // that are gone. Some of the latter are held: they wait until their peer reads its replies.
   void count_unfinished(Connection& connection);
+  void count_held(Connection& connection);
 
   void add_in_flight(std::size_t bytes) { in_flight_bytes_ += bytes; }
 
   void subtract_in_flight(std::size_t bytes) { in_flight_bytes_ -= bytes; }
 
-  std::size_t in_flight_bytes() const { return in_flight_bytes_; }
-
   std::size_t buffered_bytes() const { return in_flight_bytes_ + unfinished_bytes_; }
 
-  // Whose unfinished message is the largest; nullptr when none is more than small.
-  Connection* largest_unfinished();
+  // What ends by itself, and what ends when its peer does something.
+  std::size_t running_bytes() const { return in_flight_bytes_ - held_bytes_; }
 
-  // Connections that are not read until there is memory again.
+  std::size_t stuck_bytes() const { return held_bytes_ + unfinished_bytes_; }
+
+  // Whose unfinished message is the largest, and who has most that is stuck; nullptr when nobody
+  // has more than a little.
+  Connection* largest_unfinished();
+  Connection* largest_stuck();
+
+  // Connections that are not read until there is memory again, or no use in waiting.
   void wait_for_memory(Connection& connection);
   std::vector<Connection*> take_memory_waiters();
 
  private:
+  template <typename BytesOf>
+  Connection* largest_by(BytesOf bytes_of);
+
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;  // by descriptor
   std::unordered_map<ConnectionId, Connection*> by_id_;
   std::vector<std::unique_ptr<Connection>> graveyard_;
@@ -78,6 +87,7 @@ class ConnectionTable {
   Alarms alarms_;
   std::size_t unfinished_bytes_ = 0;
   std::size_t in_flight_bytes_ = 0;
+  std::size_t held_bytes_ = 0;
   std::uint64_t last_id_ = 0;
 };
 

@@ -192,6 +192,83 @@ TEST_F(ServerLimitsTest, LargeMessagesWaitWhileRequestsInFlightHoldTheMemory) {
   EXPECT_EQ(closed_for("buffered_bytes"), 0U);
 }
 
+// A message as bytes of a connection.
+std::string framed(const Frames& frames) {
+  std::string bytes;
+  for (std::size_t i = 0; i < frames.size(); ++i) {
+    bytes += i + 1 < frames.size() ? '\x03' : '\x02';
+    for (int shift = 56; shift >= 0; shift -= 8) {
+      bytes += static_cast<char>(frames[i].size() >> shift & 0xFFU);
+    }
+    bytes += frames[i];
+  }
+  return bytes;
+}
+
+// Reads nothing. Its second request is answered with more than its connection takes, when the gate
+// has opened for the first; the last one has to wait for that.
+class DeafPeer : public RawPeer {
+ public:
+  DeafPeer(std::uint16_t port, std::size_t held_bytes) : RawPeer(port) {
+    send(kClientHello + framed({"1", "Tgate"}) + framed({"2", "Tlarge", "40000000"}) +
+         framed({"3", "T", std::string(held_bytes, 'h')}));
+  }
+};
+
+TEST_F(ServerLimitsTest, RequestsThatWaitForADeafPeerAreNotWaitedFor) {
+  ServerConfig config;
+  config.buffered_bytes_max = 8 * kMebibyte;
+  config.unsent_bytes_max = kMebibyte;
+  start_with_bystander(config);
+  DeafPeer more(server_->port(), 2'900'000);
+  DeafPeer less(server_->port(), 2'800'000);
+  ASSERT_TRUE(eventually([&] { return server_->counts().requests_waiting == 6; }));
+  dispatcher_.gate.open();
+  ASSERT_TRUE(eventually([&] { return server_->counts().requests_waiting == 2; }));
+  expect_service();
+  EXPECT_EQ(closed_for("unread_bytes"), 0U);  // there is enough for all
+  Dealer patient(server_->port());
+  EXPECT_EQ(patient.ask({"1", "T", std::string(kMebibyte, 'v')}).size(), 3U);
+  EXPECT_EQ(closed_for("unread_bytes"), 1U);
+  EXPECT_TRUE(more.is_ended());
+  EXPECT_TRUE(eventually([&] { return server_->counts().requests_waiting == 1; }));
+  expect_service();
+}
+
+TEST_F(ServerLimitsTest, WhoWaitsForRunningRequestsGoesOnWhenTheyAreHeld) {
+  ServerConfig config;
+  config.buffered_bytes_max = 8 * kMebibyte;
+  config.unsent_bytes_max = kMebibyte;
+  start_with_bystander(config);
+  DeafPeer deaf(server_->port(), 7 * kMebibyte);
+  ASSERT_TRUE(eventually([&] { return server_->counts().requests_waiting == 3; }));
+  Dealer patient(server_->port());
+  ASSERT_TRUE(patient.send({"1", "T", std::string(kMebibyte, 'v')}));
+  ASSERT_TRUE(eventually([&] { return pauses("memory") == 1; }));
+  dispatcher_.gate.open();
+  EXPECT_EQ(patient.receive().size(), 3U);
+  EXPECT_EQ(closed_for("unread_bytes"), 1U);
+  expect_service();
+}
+
+TEST_F(ServerLimitsTest, UnfinishedMessagesAndALittleThatRunsStopNobody) {
+  ServerConfig config;
+  config.buffered_bytes_max = 8 * kMebibyte;
+  start_with_bystander(config);
+  Dealer busy(server_->port());
+  ASSERT_TRUE(busy.send({"1", "Tgate", std::string(1000, 'v')}));
+  ASSERT_TRUE(dispatcher_.gate.wait_for_arrivals(1));
+  RawPeer idle(server_->port());
+  idle.send(kClientHello +
+            framed({"1", "T", std::string(7 * kMebibyte, 'i')}).substr(0, 13 * kMebibyte / 2));
+  ASSERT_TRUE(eventually([&] { return server_->counts().buffered_bytes > 6 * kMebibyte; }));
+  Dealer patient(server_->port());
+  EXPECT_EQ(patient.ask({"1", "T", std::string(kMebibyte, 'v')}).size(), 3U);
+  dispatcher_.gate.open();
+  EXPECT_EQ(busy.receive().size(), 3U);
+  EXPECT_EQ(closed_for("buffered_bytes"), 0U);
+}
+
 TEST_F(ServerLimitsTest, OneConnectionTooManyIsClosedAndMayComeBack) {
   ServerConfig config;
   config.connections_max = 3;

@@ -156,6 +156,7 @@ void WireLoop::settle(Answer& answer) {
   if (connection != nullptr) {
     --connection->requests_in_flight;
     connection->request_bytes_in_flight -= answer.request_bytes;
+    table_.count_held(*connection);
   }
   if (!answer.message) {
     return;

@@ -82,6 +82,7 @@ class WireLoop {
   void act_on(Connection& connection, zmtp::Event event);
   void finish_turn(Connection& connection);
   void send_some(Connection& connection);
+  bool is_memory_short() const;
   std::optional<Pause> reason_to_pause(const Connection& connection) const;
   void watch(Connection& connection);
   void limit_memory();

@@ -23,7 +23,8 @@ void WireLoop::close(Connection& connection, CloseReason reason) {
   const bool has_left = reason == CloseReason::kLeft || reason == CloseReason::kReset;
   send_some(connection);
   end(connection, has_left ? ConnectionEnd::kPeerLeft : ConnectionEnd::kClosedByUs);
-  if (reason == CloseReason::kReset || reason == CloseReason::kUnreadTime) {
+  if (reason == CloseReason::kReset || reason == CloseReason::kUnreadTime ||
+      reason == CloseReason::kUnreadBytes) {
     connection.queue.clear();
   }
   if (!connection.queue.is_empty()) {

@@ -21,6 +21,16 @@ constexpr std::size_t kMessagesPerTurn = 64;
 // How long receive buffers are kept for the next large message.
 constexpr std::chrono::seconds kTrimAfter{10};
 
+// Of the bytes that all connections may have buffered: from where on something is done about it,
+// and how much of it has to be running for waiting to be of use.
+constexpr std::size_t mark_of(std::size_t bytes_max) {
+  return bytes_max / 4 * 3;
+}
+
+constexpr std::size_t worth_waiting_for(std::size_t bytes_max) {
+  return bytes_max / 16;
+}
+
 }  // namespace
 
 void WireLoop::take_turn(Connection& connection) {
@@ -133,6 +143,7 @@ void WireLoop::finish_turn(Connection& connection) {
   }
   send_some(connection);
   table_.count_unfinished(connection);
+  table_.count_held(connection);
   if (connection.counted_bytes > zmtp::kBlockBytes) {
     trim_at_ = now_ + kTrimAfter;
   }
@@ -156,16 +167,20 @@ void WireLoop::send_some(Connection& connection) {
   }
 }
 
+// Large messages wait while requests that run hold much of the memory: those end by themselves. For
+// what peers hold by not reading, or not sending the rest, nobody waits.
+bool WireLoop::is_memory_short() const {
+  return table_.buffered_bytes() > mark_of(buffered_bytes_max_) &&
+         table_.running_bytes() > worth_waiting_for(buffered_bytes_max_);
+}
+
 std::optional<Pause> WireLoop::reason_to_pause(const Connection& connection) const {
-  // Large messages wait while requests in flight hold most of the memory: those end by themselves.
-  const bool is_memory_short = table_.in_flight_bytes() > 0 &&
-                               table_.buffered_bytes() > buffered_bytes_max_ / 4 * 3 &&
-                               connection.counted_bytes > zmtp::kBlockBytes;
+  const bool has_to_wait = connection.counted_bytes > zmtp::kBlockBytes && is_memory_short();
   return connection.requests_in_flight >= requests_in_flight_max_ ? std::optional(Pause::kRequests)
          : connection.request_bytes_in_flight >= request_bytes_in_flight_max_
              ? std::optional(Pause::kRequestBytes)
          : connection.unsent->is_full() ? std::optional(Pause::kUnread)
-         : is_memory_short              ? std::optional(Pause::kMemory)
+         : has_to_wait                  ? std::optional(Pause::kMemory)
                                         : std::nullopt;
 }
 
@@ -200,14 +215,27 @@ void WireLoop::watch(Connection& connection) {
   connection.polled_events = events;
 }
 
-// Closes the peers that hold most, until all together hold what is allowed.
+// Closes the peers that hold most, until all together hold what is allowed. Whose requests wait
+// because it does not read is not let go up to there: the rest would be too little for the others.
 void WireLoop::limit_memory() {
+  while (table_.stuck_bytes() > mark_of(buffered_bytes_max_)) {
+    Connection* const largest = table_.largest_stuck();
+    if (largest == nullptr || largest->held_bytes == 0) {
+      break;
+    }
+    close(*largest, CloseReason::kUnreadBytes);
+  }
   while (table_.buffered_bytes() > buffered_bytes_max_) {
     Connection* const largest = table_.largest_unfinished();
     if (largest == nullptr) {
-      return;
+      break;
     }
     close(*largest, CloseReason::kBufferedBytes);
+  }
+  if (!is_memory_short()) {
+    for (Connection* const waiter : table_.take_memory_waiters()) {
+      table_.make_ready(*waiter);
+    }
   }
 }
 
@@ -269,6 +297,7 @@ void WireLoop::serve(Connection& connection, Request request) {
   ++connection.requests_in_flight;
   connection.request_bytes_in_flight += bytes;
   table_.add_in_flight(bytes);
+  table_.count_held(connection);
 }
 
 bool WireLoop::queue_request(Request& request) {

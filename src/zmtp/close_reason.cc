@@ -10,8 +10,8 @@ constexpr auto kNames = std::to_array<std::string_view>({
     "mechanism",      "no_ready",     "bad_ready",     "socket_type",
     "command_bytes",  "bad_ping",     "message_bytes", "message_frames",
     "handshake_time", "message_time", "time_to_live",  "unread_time",
-    "buffered_bytes", "connections",  "no_memory",     "left",
-    "reset",          "shutdown",
+    "buffered_bytes", "unread_bytes", "connections",   "no_memory",
+    "left",           "reset",        "shutdown",
 });
 
 static_assert(kNames.size() == kCloseReasonCount);

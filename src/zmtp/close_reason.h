@@ -37,6 +37,7 @@ enum class CloseReason : std::uint8_t {
 
   // Load.
   kBufferedBytes,  // of all connections together; this one held most
+  kUnreadBytes,    // the same of what waits for peers to read their replies
   kConnections,
   kNoMemory,
 
@@ -46,7 +47,7 @@ enum class CloseReason : std::uint8_t {
   kShutdown,
 };
 
-inline constexpr std::size_t kCloseReasonCount = 22;
+inline constexpr std::size_t kCloseReasonCount = 23;
 
 // As in metrics and log lines: "http", "message_bytes".
 std::string_view to_string(CloseReason reason);
