@@ -120,6 +120,7 @@ transport::ServerConfig transport_config(const config::Config& config) {
   transport.requests_in_flight_max = config.requests_per_peer_max;
   transport.request_bytes_in_flight_max = config.buffered_bytes_per_peer_max;
   transport.unsent_bytes_max = config.unread_bytes_per_peer_max;
+  transport.unsent_heap_bytes_max = config::kUnreadHeapBytesMax;
   transport.handshake_time = milliseconds(config.handshake_timeout_seconds);
   transport.message_time = milliseconds(config.message_timeout_seconds);
   transport.unread_time = milliseconds(config.unread_timeout_seconds);

@@ -21,6 +21,10 @@ inline constexpr std::size_t kBufferedBytesMin = std::size_t{1} << 30;
 // Bytes of replies that a peer has not read.
 inline constexpr std::size_t kUnreadBytesPerPeerMin = 256U << 20;
 
+// The same of all connections, without what is sent from the pool. Such replies are of a hundred
+// kilobytes at most, so more than this is peers that read none.
+inline constexpr std::size_t kUnreadHeapBytesMax = 512U << 20;
+
 // Tokens in one key: 64M ids are 256 MB decoded, far beyond any context window.
 inline constexpr std::size_t kTokensMax = 64U << 20;
 

@@ -11,8 +11,9 @@ constexpr std::size_t kCudaEventHandleBytes = 64;
 // What clients without a device put where an event handle belongs, and accept back.
 constexpr std::string_view kStubEventHandle = "stub_ipc_handle";
 
-// More keys than any prefetch asks for in one request; bounds the reply a peer can make us build.
-constexpr std::int64_t kPeerKeysMax = 1 << 16;
+// More keys than a prefetch asks for in one request: a prompt of a million tokens in chunks of 256,
+// of four ranks. Bounds the reply, 15 bytes for each, that a few bytes can make us build.
+constexpr std::int64_t kPeerKeysMax = 1 << 14;
 
 EncodedReply refuse_event(std::span<const std::byte> event_handle, Release release) {
   if (is_unanswerable(event_handle, release)) {

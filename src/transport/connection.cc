@@ -30,12 +30,12 @@ ssize_t receive_into(int socket, std::span<std::byte> room) {
 
 }  // namespace
 
-Connection::Connection(Descriptor socket, PeerName name, const Receiving& receiving, TimePoint now)
+Connection::Connection(Descriptor socket, PeerName name, const Shared& shared, TimePoint now)
     : Watched(Kind::kConnection),
       peer(std::move(name)),
-      sinks_(*this, receiving.dispatcher),
-      decoder(receiving.limits.decoder, receiving.memory, &sinks_),
-      unsent(std::make_shared<UnsentBytes>(receiving.limits.unsent_bytes_max)),
+      sinks_(*this, shared.dispatcher),
+      decoder(shared.limits.decoder, shared.memory, &sinks_),
+      unsent(std::make_shared<UnsentBytes>(shared.limits.unsent_bytes_max, shared.unsent_heap)),
       socket_(std::move(socket)),
       accepted_at_(now) {}
 

@@ -56,14 +56,15 @@ class Connection final : public Watched {
     zmtp::CloseReason reason;
   };
 
-  // What all connections of a loop receive with.
-  struct Receiving {
+  // What all connections of a loop share.
+  struct Shared {
     const Limits& limits;
     zmtp::ReceiveMemory& memory;
+    const std::shared_ptr<UnsentHeap>& unsent_heap;
     Dispatcher& dispatcher;
   };
 
-  Connection(Descriptor socket, PeerName peer, const Receiving& receiving, TimePoint now);
+  Connection(Descriptor socket, PeerName peer, const Shared& shared, TimePoint now);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection() = default;

@@ -133,6 +133,18 @@ Connection* ConnectionTable::largest_stuck() {
   });
 }
 
+Connection* ConnectionTable::largest_unread(std::size_t heap_bytes_max) {
+  // Without replies on their way here: those of a connection that is gone are about to be dropped.
+  const auto unread_bytes = [](const Connection& connection) {
+    return connection.queue.is_empty() ? 0 : connection.unsent->heap_bytes();
+  };
+  std::size_t sum = 0;
+  for (const auto& [descriptor, connection] : connections_) {
+    sum += unread_bytes(*connection);
+  }
+  return sum > heap_bytes_max ? largest_by(unread_bytes) : nullptr;
+}
+
 void ConnectionTable::wait_for_memory(Connection& connection) {
   if (!std::exchange(connection.waits_for_memory, true)) {
     memory_waiters_.push_back(&connection);

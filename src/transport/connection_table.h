@@ -71,6 +71,10 @@ class ConnectionTable {
   Connection* largest_unfinished();
   Connection* largest_stuck();
 
+  // Who has the most bytes of replies on the heap to send; nullptr when all together are within the
+  // limit.
+  Connection* largest_unread(std::size_t heap_bytes_max);
+
   // Connections that are not read until there is memory again, or no use in waiting.
   void wait_for_memory(Connection& connection);
   std::vector<Connection*> take_memory_waiters();

@@ -116,7 +116,7 @@ TEST(Outbox, ManyProducersLoseNothing) {
 
 TEST(Outbox, KeepsNothingOnceTheWireThreadHasLeft) {
   const std::unique_ptr<Outbox> outbox = make_outbox();
-  const auto unsent = std::make_shared<UnsentBytes>(10);
+  const auto unsent = std::make_shared<UnsentBytes>(10, std::make_shared<UnsentHeap>());
   outbox->push(answer_for(1));
   Outbox::Batch batch;
   batch.phase = Phase::kLeave;

@@ -58,6 +58,7 @@ OutgoingMessage encode_reply(const Request& request, Reply reply) {
   const Frame uid = request.frames[0];
   const Frame operation = request.frames[1];
   const bool is_lent = reply.has_value && !is_short(reply);
+  const bool is_made_here = reply.spans.empty();  // spans are objects where they lie
   OutgoingMessage message;
   if (is_lent) {
     message.spans = lend_value(reply);
@@ -77,7 +78,8 @@ OutgoingMessage encode_reply(const Request& request, Reply reply) {
     append_frame_start(message.head, FrameKind::kLast, reply.small.size());
     append(message.head, reply.small);
   }
-  message.charge = Charge(unsent_of(request), message.head.size() + lent_bytes);
+  message.charge =
+      Charge(unsent_of(request), message.head.size() + lent_bytes, is_made_here ? 0 : lent_bytes);
   return message;
 }
 

@@ -83,7 +83,8 @@ class SendQueueTest : public testing::Test {
   std::mt19937_64 random_{7};
   Descriptor ours_;
   Descriptor theirs_;
-  std::shared_ptr<UnsentBytes> unsent_ = std::make_shared<UnsentBytes>(1U << 30);
+  std::shared_ptr<UnsentBytes> unsent_ =
+      std::make_shared<UnsentBytes>(1U << 30, std::make_shared<UnsentHeap>());
   std::weak_ptr<std::string> last_owner_;
   SendQueue queue_;
 };

@@ -39,6 +39,7 @@ struct ServerConfig {
   // Of all connections together.
   std::size_t connections_max = 8192;
   std::size_t buffered_bytes_max = std::size_t{1} << 30;  // messages that are received or run
+  std::size_t unsent_heap_bytes_max = 512U << 20;  // replies not taken by the kernel, but for spans
 
   // Of one connection.
   std::size_t message_bytes_max = 64U << 20;

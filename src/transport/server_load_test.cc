@@ -84,6 +84,49 @@ TEST_F(ServerLoadTest, ASlowPeerThatLeavesGivesItsMemoryBack) {
   EXPECT_GT(dropped_replies("peer_gone"), 0U);
 }
 
+// The greeting and a request of so many bytes, quick or in pieces of an object.
+std::string asking_for(const std::string& operation, const std::string& bytes) {
+  const std::string lengths{static_cast<char>(operation.size()), static_cast<char>(bytes.size())};
+  return zmtp_hello() + "\x01\x01u\x01" + lengths[0] + operation + std::string(1, '\0') +
+         lengths[1] + bytes;
+}
+
+TEST_F(ServerLoadTest, OfPeersThatDoNotReadTheOneWithMostPaysForTooMuchMemory) {
+  ServerConfig config;
+  config.unsent_heap_bytes_max = 64U << 20;
+  start(config);
+  RawPeer first(server_->port());
+  RawPeer greedy(server_->port());
+  first.send(asking_for("Wlarge", "20000000"));
+  ASSERT_TRUE(eventually([&] { return dispatcher_.lent == 1; }));
+  greedy.send(asking_for("Tlarge", "40000000"));
+  ASSERT_TRUE(eventually([&] { return counter("larder_transport_replies_total") == 2; }));
+  EXPECT_EQ(closed_for("unread_bytes"), 0U);
+  RawPeer last(server_->port());
+  last.send(asking_for("Llarge", "20000000"));
+  ASSERT_TRUE(eventually([&] { return closed_for("unread_bytes") == 1; }));
+  EXPECT_TRUE(greedy.is_ended());
+  EXPECT_TRUE(eventually([&] { return dispatcher_.lent == 2; }));
+  constexpr std::size_t kAll = 107 + 3 + 8 + 9 + 20'000'000;
+  EXPECT_EQ(first.receive(kAll).size(), kAll);
+  EXPECT_EQ(last.receive(kAll).size(), kAll);
+  EXPECT_EQ(closed_for("unread_bytes"), 1U);
+}
+
+TEST_F(ServerLoadTest, WhatIsSentFromWhereItLiesCountsForNobodysMemory) {
+  ServerConfig config;
+  config.unsent_heap_bytes_max = 1U << 20;
+  start(config);
+  RawPeer reader(server_->port());
+  reader.send(asking_for("Tspans", "40000000"));
+  ASSERT_TRUE(eventually([&] { return counter("larder_transport_replies_total") == 1; }));
+  Dealer other(server_->port());
+  EXPECT_EQ(other.ask({"1", "T"}).size(), 2U);
+  constexpr std::size_t kAll = 107 + 3 + 8 + 9 + 40'000'000;
+  EXPECT_EQ(reader.receive(kAll).size(), kAll);
+  EXPECT_EQ(closed_for("unread_bytes"), 0U);
+}
+
 TEST_F(ServerLoadTest, APeerThatReadsNoQuickRepliesIsNotReadEitherAndLosesNone) {
   ServerConfig config;
   config.unsent_bytes_max = 2 * kReplyBytes;

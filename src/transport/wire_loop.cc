@@ -34,6 +34,7 @@ WireLoop::WireLoop(const ServerConfig& config, LoopParts parts)
       time_limits_{config.handshake_time, config.message_time, config.unread_time},
       connections_max_(config.connections_max),
       buffered_bytes_max_(config.buffered_bytes_max),
+      unsent_heap_bytes_max_(config.unsent_heap_bytes_max),
       requests_in_flight_max_(config.requests_in_flight_max),
       request_bytes_in_flight_max_(config.request_bytes_in_flight_max),
       now_(clock_.now()),
@@ -224,7 +225,7 @@ void WireLoop::admit(Accepted accepted) {
   auto connection = std::make_unique<Connection>(
       std::move(accepted.socket),
       std::move(accepted.name),
-      Connection::Receiving{connection_limits_, memory_, parts_.dispatcher},
+      Connection::Shared{connection_limits_, memory_, unsent_heap_, parts_.dispatcher},
       now_);
   if (!connection->send_hello() ||
       !parts_.poller.add(descriptor, connection->polled_events, *connection)) {

@@ -86,6 +86,7 @@ class WireLoop {
   std::optional<Pause> reason_to_pause(const Connection& connection) const;
   void watch(Connection& connection);
   void limit_memory();
+  void limit_replies();
 
   // Messages.
   void accept_message(Connection& connection);
@@ -108,6 +109,7 @@ class WireLoop {
   const TimeLimits time_limits_;
   const std::size_t connections_max_;
   const std::size_t buffered_bytes_max_;
+  const std::size_t unsent_heap_bytes_max_;
   const std::size_t requests_in_flight_max_;
   const std::size_t request_bytes_in_flight_max_;
 
@@ -115,6 +117,7 @@ class WireLoop {
   TimePoint now_;  // when this round began
   Watched outbox_watch_{Watched::Kind::kOutbox};
   zmtp::ReceiveMemory memory_;
+  const std::shared_ptr<UnsentHeap> unsent_heap_ = std::make_shared<UnsentHeap>();  // all charges'
   ConnectionTable table_;
   PeerList peers_;
   bool is_receiving_ = true;

@@ -150,6 +150,7 @@ void WireLoop::finish_turn(Connection& connection) {
   watch(connection);
   table_.set_alarm(connection, connection.next_due(time_limits_));
   limit_memory();
+  limit_replies();
 }
 
 void WireLoop::send_some(Connection& connection) {
@@ -235,6 +236,20 @@ void WireLoop::limit_memory() {
   if (!is_memory_short()) {
     for (Connection* const waiter : table_.take_memory_waiters()) {
       table_.make_ready(*waiter);
+    }
+  }
+}
+
+// The same for replies that nobody reads, of which few bytes of requests can make many.
+void WireLoop::limit_replies() {
+  if (unsent_heap_->value() <= unsent_heap_bytes_max_) {
+    return;
+  }
+  while (Connection* const largest = table_.largest_unread(unsent_heap_bytes_max_)) {
+    if (largest->stage == Connection::Stage::kServing) {
+      close(*largest, CloseReason::kUnreadBytes);
+    } else {
+      bury(*largest);  // it was closed for something else and is not worth the wait
     }
   }
 }
