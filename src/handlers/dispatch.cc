@@ -1,5 +1,7 @@
 #include "handlers/dispatch.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <memory>
 
@@ -89,6 +91,27 @@ Landing* landing_of(const transport::Request& request) {
 
 }  // namespace
 
+RunResult run_guarded(const Operation& operation,
+                      Services& services,
+                      const Caller& caller,
+                      protocol::Frames payloads,
+                      protocol::Release release) noexcept {
+  RunResult result;
+  try {
+    result = operation.run(services, caller, payloads, release);
+  } catch (const std::bad_alloc&) {
+    // A peer may ask for more memory than there is; its request fails, the others go on.
+    result = {operation.refusal(payloads, release), Error{Code::kNoSpace, "out of memory"}};
+  } catch (const std::exception& thrown) {
+    result = {operation.refusal(payloads, release),
+              Error{Code::kSystem, fmt::format("a bug: {}", thrown.what())}};
+  }
+  if (!result.outcome && operation.after_refusal != nullptr) {
+    operation.after_refusal(services, caller, payloads, release);
+  }
+  return result;
+}
+
 Dispatch::Dispatch(Services& services, Dialects& dialects)
     : services_(services), dialects_(dialects), landings_(services.pool) {
   for (const Operation& operation : operations()) {
@@ -169,7 +192,9 @@ transport::Reply Dispatch::run(const transport::Request& request) noexcept {
                               Error{Code::kInvalid, "taken for a COMMIT_STORE while it arrived"});
     return to_reply(refusal_of(request));
   }
-  RunResult result = run_guarded(operation, request);
+  const Caller caller{connection_of(request), request.route.is_reconnect, landing_of(request)};
+  RunResult result =
+      run_guarded(operation, services_, caller, payloads_of(request), release_of(request));
   if (!result.outcome) {
     services_.metrics.refused(operation.name, result.outcome.error());
   }
@@ -203,24 +228,6 @@ void Dispatch::connection_closed(transport::ConnectionId connection, transport::
   } else {
     services_.instances.connection_dropped(closed);
   }
-}
-
-RunResult Dispatch::run_guarded(const Operation& operation,
-                                const transport::Request& request) noexcept {
-  const Caller caller{connection_of(request), request.route.is_reconnect, landing_of(request)};
-  const protocol::Frames payloads = payloads_of(request);
-  RunResult result;
-  try {
-    result = operation.run(services_, caller, payloads, release_of(request));
-  } catch (const std::bad_alloc&) {
-    // A peer may ask for more memory than there is; its request fails, the others go on.
-    result = {operation.refusal(payloads, release_of(request)),
-              Error{Code::kNoSpace, "out of memory"}};
-  }
-  if (!result.outcome && operation.after_refusal != nullptr) {
-    operation.after_refusal(services_, caller, payloads, release_of(request));
-  }
-  return result;
 }
 
 }  // namespace larder::handlers

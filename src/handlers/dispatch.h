@@ -20,6 +20,14 @@
 
 namespace larder::handlers {
 
+// Runs one request. Whatever it throws ends as its refusal: a peer's request must not end the
+// server, not even through a bug of ours.
+RunResult run_guarded(const Operation& operation,
+                      Services& services,
+                      const Caller& caller,
+                      protocol::Frames payloads,
+                      protocol::Release release) noexcept;
+
 class Dispatch final : public transport::Dispatcher {
  public:
   Dispatch(Services& services, Dialects& dialects);
@@ -37,8 +45,6 @@ class Dispatch final : public transport::Dispatcher {
   const Landings& landings() const { return landings_; }
 
  private:
-  RunResult run_guarded(const Operation& operation, const transport::Request& request) noexcept;
-
   Services& services_;
   Dialects& dialects_;
   std::vector<metrics::Counter*> requests_;  // by row

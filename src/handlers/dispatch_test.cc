@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <random>
+#include <stdexcept>
 
 #include "base/test_random.h"
 #include "handlers/test_services.h"
@@ -272,6 +273,29 @@ TEST(Dispatch, RandomMessagesNeverStopTheServer) {
     ASSERT_TRUE(count < 2 ? answer == kDropped : true);
   }
   EXPECT_EQ(answer_to(server, call(18, {})), "04");
+}
+
+// Stands for a bug in a handler.
+RunResult run_into_a_bug(Services& /*services*/,
+                         const Caller& /*caller*/,
+                         protocol::Frames /*frames*/,
+                         protocol::Release /*release*/) {
+  throw std::out_of_range("position 1 of an empty string");
+}
+
+TEST(Dispatch, ARequestThatThrowsIsRefused) {
+  TestServices server;
+  const auto row = std::find_if(operations().begin(), operations().end(), [](const Operation& of) {
+    return of.name == "STORE";
+  });
+  ASSERT_NE(row, operations().end());
+  Operation broken = *row;
+  broken.run = &run_into_a_bug;
+  const RunResult result =
+      run_guarded(broken, server.services, Caller{}, {}, protocol::Release::k052);
+  EXPECT_EQ(to_hex({result.reply.value.begin(), result.reply.value.end()}), kStubEvent);
+  ASSERT_FALSE(result.outcome);
+  EXPECT_EQ(result.outcome.error().code, Code::kSystem);
 }
 
 TEST(Dispatch, PingOfAnUnknownInstanceIsFalseOnce) {

@@ -24,9 +24,10 @@ geometry::EngineType engine_type_of(std::string_view name) {
 }
 
 // Whoever names the pool's own segment would have blocks copied over other objects.
+// A tensor without elements has no segment, and no name.
 bool is_pool(const devices::TensorHandle& handle) {
   const auto* const segment = std::get_if<devices::SharedSegmentHandle>(&handle.memory);
-  return segment != nullptr &&
+  return segment != nullptr && !segment->name.empty() &&
          std::string_view(segment->name).substr(1).starts_with(pool::kSegmentPrefix);
 }
 

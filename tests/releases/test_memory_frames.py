@@ -15,6 +15,7 @@ import pytest
 from larder_server import LarderServer
 from memory_engine import BLOCK_TOKENS, BLOCKS, KV_FIRST, STUB, Form, MemoryEngine
 from polling import until
+from server_state import CHUNK
 from tensor_handles import SHARED_TENSOR_EXT, Global, SharedTensor, pickled_object
 from test_frames_of_every_release import VERSIONS, assert_idle, prompt
 from wire import ABSENT
@@ -144,6 +145,22 @@ def test_what_cannot_be_mapped_is_refused_and_said(
     pool.name = name
     for tensor in (wrong, pool):
         tensor.close()
+
+
+@pytest.mark.parametrize("engine", ["0.5.2", "0.5.6"], indirect=True, ids=["0.5.2", "0.5.6"])
+def test_a_tensor_of_nothing_is_refused(engine: MemoryEngine, shared_pool: LarderServer) -> None:
+    """It has no bytes, and so no segment and no name."""
+    empty = SharedTensor(KV_FIRST.shape)
+    whole = (empty.name, empty.shape, empty.bytes)
+    empty.name, empty.shape, empty.bytes = "", (2, 0, 1, BLOCK_TOKENS, 8), 0
+    handle = empty.mapped() if engine.client.version >= (0, 5, 6) else empty.pickled()
+    engine.register(handles=[handle])
+    empty.name, empty.shape, empty.bytes = whole
+    empty.close()
+    assert engine.instance in shared_pool.status()["refused_instance_ids"]
+    assert engine.store(prompt()[:CHUNK], [1, 2])[1] is False
+    engine.register()
+    assert engine.store(prompt()[:CHUNK], [1, 2])[1] is True
 
 
 def test_an_engine_that_cuts_its_memory_short_fails_alone(
