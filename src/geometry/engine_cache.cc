@@ -266,6 +266,18 @@ std::string piece_of(const KernelGroup& group) {
   return text + ']';
 }
 
+// vLLM keeps block 0 of every group for "no KV", whatever the group says of itself: layers with a
+// recurrent state have no mark of their own before LMCache 0.5.3. Other engines may name it only
+// where a window or a state has moved on.
+bool may_be_vacant(EngineType engine,
+                   const Bucket& bucket,
+                   const std::vector<KernelGroup>& groups) {
+  return engine == EngineType::kVllm || bucket.is_recurrent ||
+         std::any_of(bucket.kernel_groups.begin(),
+                     bucket.kernel_groups.end(),
+                     [&](std::uint32_t index) { return groups[index].window_tokens.has_value(); });
+}
+
 // Places the bucket's kernel groups in the object, one after the other.
 Result<ObjectGroup> object_group_of(const Bucket& bucket,
                                     std::uint32_t number,
@@ -273,7 +285,6 @@ Result<ObjectGroup> object_group_of(const Bucket& bucket,
   ObjectGroup object;
   object.kernel_groups = bucket.kernel_groups;
   object.window_chunks = bucket.window_chunks;
-  object.may_be_vacant = bucket.is_recurrent || bucket.window_chunks.has_value();
   std::uint64_t bytes = 0;
   for (const std::uint32_t index : bucket.kernel_groups) {
     KernelGroup& group = groups[index];
@@ -365,6 +376,7 @@ Result<CachePlan> plan_of(const EngineDescription& engine, const GroupingRules& 
     if (!object) {
       return object.error();
     }
+    object->may_be_vacant = may_be_vacant(engine.engine_type, bucket, plan.kernel_groups);
     plan.object_groups.push_back(std::move(object).value());
   }
   return plan;

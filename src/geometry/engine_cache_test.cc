@@ -478,6 +478,33 @@ TEST(ObjectGroups, AreOneWhenTheyAreNotSeparate) {
   EXPECT_EQ(plan->kernel_groups[3].object_bytes, 32U * 8 * 2);
 }
 
+// Its block 0 is in no list as KV, and groups of recurrent state do not say what they are in every
+// release.
+TEST(ObjectGroups, OfVllmMayAlwaysBeVacant) {
+  for (const bool separate : {true, false}) {
+    const Result<CachePlan> plan =
+        plan_of(hybrid(), {.chunk_tokens = 64, .separate_object_groups = separate});
+    ASSERT_TRUE(plan);
+    for (const ObjectGroup& group : plan->object_groups) {
+      EXPECT_TRUE(group.may_be_vacant);
+    }
+  }
+}
+
+TEST(ObjectGroups, OfOtherEnginesMayBeVacantWithAWindowAmongThem) {
+  EngineDescription engine = hybrid();
+  engine.engine_type = EngineType::kAtom;
+  const Result<CachePlan> separate = planned(engine);
+  ASSERT_TRUE(separate) << separate.error().detail;
+  EXPECT_FALSE(separate->object_groups[0].may_be_vacant);
+  EXPECT_TRUE(separate->object_groups[1].may_be_vacant);
+  EXPECT_TRUE(separate->object_groups[2].may_be_vacant);
+  const Result<CachePlan> together =
+      plan_of(engine, {.chunk_tokens = 64, .separate_object_groups = false});
+  ASSERT_TRUE(together);
+  EXPECT_TRUE(together->object_groups[0].may_be_vacant);
+}
+
 TEST(ObjectGroups, OfATagComeLast) {
   EngineDescription engine = hybrid();
   engine.groups[0].object_group_tag = 1;

@@ -1,6 +1,7 @@
 // STORE and RETRIEVE: this server copies blocks between an engine's memory and objects.
 #include <algorithm>
 #include <memory>
+#include <unordered_set>
 
 #include "devices/devices.h"
 #include "geometry/block_lists.h"
@@ -15,7 +16,8 @@ using devices::Direction;
 using devices::EngineMemory;
 using protocol::EventResult;
 
-// A block that holds nothing: vLLM gives it in place of blocks that slid out of the window.
+// A block that holds nothing: vLLM gives it in place of blocks that slid out of a window, and of
+// recurrent states that it does not keep.
 constexpr std::int64_t kNullBlock = 0;
 
 // The blocks of one request.
@@ -73,6 +75,23 @@ Result<EventResult> refuse(Services& services,
   return why;
 }
 
+// The chunks of which one object group holds no data: they must not be stored under their tokens'
+// name.
+std::unordered_set<keys::ObjectId, keys::ObjectIdHash> vacant_chunks(const BlockTransfer& blocks,
+                                                                     std::size_t object_group) {
+  std::unordered_set<keys::ObjectId, keys::ObjectIdHash> vacant;
+  const Transfer& transfer = blocks.transfer;
+  const geometry::CachePlan& plan = blocks.plan();
+  const geometry::ObjectGroup& group = plan.object_groups[object_group];
+  for (std::size_t chunk = 0; group.may_be_vacant && chunk < transfer.range.count(); ++chunk) {
+    if (geometry::uses_block(plan, group, blocks.block_ids, chunk, kNullBlock)) {
+      vacant.insert(
+          {transfer.objects.hashes[transfer.range.begin + chunk], transfer.objects.kv_rank});
+    }
+  }
+  return vacant;
+}
+
 // Memory for one object group's chunks that are not stored yet; without room for any, an empty
 // lease.
 Result<cache::WriteLease> reserve(Services& services,
@@ -80,20 +99,11 @@ Result<cache::WriteLease> reserve(Services& services,
                                   const protocol::Key& key,
                                   std::size_t object_group) {
   const Transfer& transfer = blocks.transfer;
-  const geometry::CachePlan& plan = blocks.plan();
-  const geometry::ObjectGroup& group = plan.object_groups[object_group];
-  // What holds no data must not be stored under its tokens' name.
-  const auto is_skipped = [&](const keys::ObjectId& id) {
-    if (!group.may_be_vacant) {
-      return false;
-    }
-    const auto hashes = transfer.objects.hashes.subspan(transfer.range.begin);
-    const auto found = std::find(hashes.begin(), hashes.end(), id.chunk_hash);
-    const auto chunk = static_cast<std::size_t>(found - hashes.begin());
-    return geometry::uses_block(plan, group, blocks.block_ids, chunk, kNullBlock);
-  };
-  Result<cache::WriteLease> lease = services.index.reserve(
-      space_of(key, blocks.registration().groups, object_group), transfer.objects, is_skipped);
+  const auto vacant = vacant_chunks(blocks, object_group);
+  Result<cache::WriteLease> lease =
+      services.index.reserve(space_of(key, blocks.registration().groups, object_group),
+                             transfer.objects,
+                             [&vacant](const keys::ObjectId& id) { return vacant.contains(id); });
   if (!lease && lease.error().code == Code::kNoSpace) {
     services.metrics.no_room(key.model_name, transfer.range.count());
     return cache::WriteLease();

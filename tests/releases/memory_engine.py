@@ -78,28 +78,35 @@ class MemoryEngine:
         newer = self.client.version >= (0, 5, 6)
         return [layer.mapped() if newer else layer.pickled() for layer in self.layers]
 
-    def register(self, *, handles: list[Any] | None = None, model: str = "memory") -> None:
-        """REGISTER_KV_CACHE."""
-        groups = [[]] if self.client.version >= (0, 4, 7) else []
+    def register(
+        self, *, handles: list[Any] | None = None, model: str = "memory", windows: list[int] | None = None
+    ) -> None:  # fmt: skip
+        """REGISTER_KV_CACHE; `windows`: each layer is a group of its own with this window."""
+        groups = [
+            {"engine_group_id": layer, "layer_indices": [layer], "tokens_per_block": BLOCK_TOKENS,
+             "sw_size_tokens": window}
+            for layer, window in enumerate(windows or [])
+        ]  # fmt: skip
         answer = self.client.ask(
             "REGISTER_KV_CACHE", self.instance, self.handles() if handles is None else handles,
-            model, 1, self.form.engine_type, self.form.hints, *groups,
+            model, 1, self.form.engine_type, self.form.hints,
+            *([groups] if self.client.version >= (0, 4, 7) else []),
         )  # fmt: skip
         assert answer is ABSENT
 
     def key(self, tokens: list[int], request_id: str) -> dict[str, Any]:
         return self.client.key(tokens, request_id, worker_id=0, model_name="memory")
 
-    def _lists(self, ids: list[int]) -> list[Any]:
-        return ids if self.client.version < (0, 4, 7) else [ids]
+    def _lists(self, ids: list[Any]) -> list[Any]:
+        return ids if self.client.version < (0, 4, 7) or isinstance(ids[0], list) else [ids]
 
-    def store(self, tokens: list[int], ids: list[int], event: bytes = STUB) -> list[Any]:
-        """STORE; its answer."""
+    def store(self, tokens: list[int], ids: list[Any], event: bytes = STUB) -> list[Any]:
+        """STORE; its answer. Block ids of one group, or a list a group."""
         key = self.key(tokens, "s")
         return self.client.ask("STORE", key, self.instance, self._lists(ids), event)
 
     def retrieve(
-        self, tokens: list[int], ids: list[int], request_id: str = "r", event: bytes = STUB
+        self, tokens: list[int], ids: list[Any], request_id: str = "r", event: bytes = STUB
     ) -> list[Any]:
         """RETRIEVE; its answer."""
         key = self.key(tokens, request_id)

@@ -163,6 +163,30 @@ def test_a_tensor_of_nothing_is_refused(engine: MemoryEngine, shared_pool: Larde
     assert engine.store(prompt()[:CHUNK], [1, 2])[1] is True
 
 
+# Sliding windows of two layers' groups. Until 0.5.2 a recurrent state is a group without one.
+VACANT = {"window": ("0.5.6", [-1, 8]), "recurrent_state": ("0.5.2", [-1, -1])}
+
+
+@pytest.mark.parametrize("separate", [True, False], ids=["separate", "together"])
+@pytest.mark.parametrize("kind", VACANT)
+def test_the_null_block_is_nobodys_kv(kind: str, separate: bool) -> None:
+    """vLLM names it where a window has passed, and for states that it did not keep."""
+    version, windows = VACANT[kind]
+    flags = [] if separate else ["--no-separate-object-groups"]
+    with LarderServer(*flags, chunk_tokens=CHUNK, pool_mib=16) as server:
+        engine = MemoryEngine(server.port, version)
+        engine.register(windows=windows)
+        engine.fill()
+        tokens = prompt()[:16]
+        assert engine.store(tokens, [[1, 2, 3, 4], [0, 0, 5, 6]]) == [STUB, True]
+        assert engine.lookup(tokens[:8]) == 0, "the first chunk has no KV of the second layer"
+        engine.client.end("r")
+        kept = engine.blocks([9, 10])
+        assert engine.retrieve(tokens[:8], [[7, 8], [9, 10]])[1] is False
+        assert engine.blocks([9, 10]) == kept
+        engine.close()
+
+
 def test_an_engine_that_cuts_its_memory_short_fails_alone(
     engine: MemoryEngine, shared_pool: LarderServer
 ) -> None:
