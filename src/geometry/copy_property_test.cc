@@ -441,6 +441,7 @@ std::vector<CopyRun> runs_of_chunk(const CachePlan& plan,
                                    const Request& request,
                                    std::pair<std::size_t, std::uint64_t> chunk_and_address) {
   std::vector<CopyRun> runs;
+  std::uint64_t runs_max_of_all = 0;
   const auto [chunk, address] = chunk_and_address;
   for (const std::uint32_t index : object.kernel_groups) {
     const KernelGroup& group = plan.kernel_groups[index];
@@ -451,7 +452,9 @@ std::vector<CopyRun> runs_of_chunk(const CachePlan& plan,
                  skipped_in_chunk(skipped, chunk, group.blocks_per_object),
                  address},
                 runs);
+    runs_max_of_all += runs_max(group);
   }
+  EXPECT_LE(runs.size(), runs_max_of_all);
   return runs;
 }
 

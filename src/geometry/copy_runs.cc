@@ -62,6 +62,28 @@ Placement placement_of(const KernelGroup& group, std::uint64_t block_bytes) {
 
 enum class BlockForm : std::uint8_t { kPlain, kHeadMajor, kIndexer };
 
+// With one head or one slot there is nothing to transpose.
+BlockForm form_of(const KernelGroup& group) {
+  if (group.format == KvFormat::kNlXNbBsvBss) {
+    return BlockForm::kIndexer;
+  }
+  return is_head_major(group.format) && group.heads > 1 && group.block_slots > 1
+             ? BlockForm::kHeadMajor
+             : BlockForm::kPlain;
+}
+
+std::uint64_t runs_per_block(const KernelGroup& group) {
+  switch (form_of(group)) {
+    case BlockForm::kHeadMajor:
+      return group.heads;
+    case BlockForm::kIndexer:
+      return 2;
+    case BlockForm::kPlain:
+      break;
+  }
+  return 1;
+}
+
 class RunWriter {
  public:
   RunWriter(const KernelGroup& group, std::vector<CopyRun>& runs)
@@ -105,16 +127,6 @@ class RunWriter {
 
  private:
   static std::uint32_t rows(std::size_t count) { return static_cast<std::uint32_t>(count); }
-
-  // With one head or one slot there is nothing to transpose.
-  static BlockForm form_of(const KernelGroup& group) {
-    if (group.format == KvFormat::kNlXNbBsvBss) {
-      return BlockForm::kIndexer;
-    }
-    return is_head_major(group.format) && group.heads > 1 && group.block_slots > 1
-               ? BlockForm::kHeadMajor
-               : BlockForm::kPlain;
-  }
 
   // How many ids from the first on follow each other.
   static std::size_t neighbours(std::span<const std::int64_t> ids) {
@@ -179,6 +191,12 @@ void append_runs(const KernelGroup& group,
       to += layer_bytes;
     }
   }
+}
+
+std::uint64_t runs_max(const KernelGroup& group) {
+  // Sizes of an object whose bytes are limited: no product comes near an overflow.
+  return std::uint64_t{group.planes} * group.layers * group.blocks_per_object *
+         runs_per_block(group);
 }
 
 }  // namespace larder::geometry

@@ -42,4 +42,7 @@ void append_runs(const KernelGroup& group,
                  const ObjectBlocks& blocks,
                  std::vector<CopyRun>& runs);
 
+// No object has more runs of this group.
+std::uint64_t runs_max(const KernelGroup& group);
+
 }  // namespace larder::geometry

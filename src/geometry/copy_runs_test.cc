@@ -190,6 +190,14 @@ TEST(CopyRuns, BlocksApartAreAPieceEach) {
                                   {kBase + 8 * 64, kObject + 128, 64, 1, 0, 0}}));
 }
 
+TEST(CopyRuns, AreAsManyAsSaidWhenNoBlocksAreNeighbours) {
+  for (const KvFormat format : {KvFormat::kNlXNbBsNhTwoHs, KvFormat::kNlXNbNhBsTwoHs}) {
+    KernelGroup group = small_group(format);
+    group.blocks_per_object = 3;
+    EXPECT_EQ(runs_of(group, {7, 9, 5}).size(), runs_max(group));
+  }
+}
+
 TEST(CopyRuns, NeighbouringPaddedBlocksAreOneRectangle) {
   KernelGroup group = small_group(KvFormat::kNlXNbBsNhCs);
   group.block_step = 100;

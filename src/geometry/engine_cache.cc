@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "geometry/checked.h"
+#include "geometry/copy_runs.h"
 #include "geometry/detection.h"
 
 namespace larder::geometry {
@@ -12,6 +13,12 @@ namespace {
 
 constexpr std::size_t kGroupsMax = 255;
 constexpr std::int64_t kNoGroup = -1;
+
+// A run takes some 50 bytes, so an object must not be cut into arbitrarily small ones. Real caches
+// are far from this: one head of one token is a run of 256 bytes at worst, and has its floor.
+constexpr std::uint64_t kRunsPerObjectMax = std::uint64_t{1} << 20;
+constexpr std::uint64_t kRunsPerObjectFree = std::uint64_t{1} << 18;  // however small they are
+constexpr std::uint64_t kRunBytesMin = 512;                           // on average, beyond that
 
 Error invalid(std::string what) {
   return Error{Code::kInvalid, std::move(what)};
@@ -306,6 +313,23 @@ Result<ObjectGroup> object_group_of(const Bucket& bucket,
   return object;
 }
 
+// The copies that an object comes to, at worst.
+Result<void> check_runs(const CachePlan& plan, const ObjectGroup& object) {
+  std::uint64_t runs = 0;
+  std::uint64_t bytes = 0;
+  for (const std::uint32_t index : object.kernel_groups) {
+    const KernelGroup& group = plan.kernel_groups[index];
+    runs += runs_max(group);
+    bytes += group.object_bytes;
+  }
+  if (runs > kRunsPerObjectMax || (runs > kRunsPerObjectFree && bytes / runs < kRunBytesMin)) {
+    return Error{
+        Code::kTooLarge,
+        "an object of " + std::to_string(bytes) + " bytes in " + std::to_string(runs) + " pieces"};
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::size_t> storage_bytes(const EngineTensor& tensor, std::int64_t storage_offset) {
@@ -377,6 +401,9 @@ Result<CachePlan> plan_of(const EngineDescription& engine, const GroupingRules& 
       return object.error();
     }
     object->may_be_vacant = may_be_vacant(engine.engine_type, bucket, plan.kernel_groups);
+    if (Result<void> checked = check_runs(plan, *object); !checked) {
+      return checked.error();
+    }
     plan.object_groups.push_back(std::move(object).value());
   }
   return plan;

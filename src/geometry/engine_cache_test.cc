@@ -532,6 +532,31 @@ TEST(ObjectGroups, OfRecurrentStateAreTheirOwn) {
   EXPECT_EQ(together.error().code, Code::kUnsupported);
 }
 
+// Compiling a copy takes memory for each piece, several times the object's own here.
+TEST(ObjectLayout, IsRefusedInTooManyPieces) {
+  EngineDescription engine = vllm({dense({2, 3 << 20, 2, 1}, Dtype::kUint8)});
+  engine.hints.kv_layout = "HND";
+  engine.on_host = true;
+  engine.is_since_055 = true;
+  const Result<CachePlan> huge = planned(engine, 2);
+  ASSERT_FALSE(huge);
+  EXPECT_EQ(huge.error().code, Code::kTooLarge);
+  EXPECT_NE(huge.error().detail.find("in 3145728 pieces"), std::string::npos)
+      << huge.error().detail;
+  engine.tensors = {dense({2, (1 << 18) + 1, 2, 1}, Dtype::kUint8)};
+  EXPECT_FALSE(planned(engine, 2)) << "few bytes a piece";
+  engine.tensors = {dense({2, (1 << 18) + 1, 2, 256}, Dtype::kUint8)};
+  EXPECT_TRUE(planned(engine, 2));
+  engine.tensors = {dense({2, 1 << 18, 2, 1}, Dtype::kUint8)};
+  EXPECT_TRUE(planned(engine, 2));
+}
+
+// One head of each token of 80 layers, in blocks of one token.
+TEST(ObjectLayout, OfTokensOneByOneIsServed) {
+  EngineDescription engine = vllm(std::vector<EngineTensor>(80, dense({2, 9, 1, 1, 128})));
+  EXPECT_TRUE(planned(engine, 1024));
+}
+
 TEST(ObjectLayout, NamesWhatTheObjectIsMadeOf) {
   EngineDescription engine =
       vllm({dense({2, 9, 16, 4, 8}), dense({9, 16, 132}, Dtype::kUint8), dense({2, 9, 16, 4, 8})});
