@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "devices/fault_guard.h"
+
 namespace larder::devices {
 
 namespace {
@@ -49,9 +51,15 @@ bool release_in_file(int fd, std::uint64_t index) {
   if (mapped == MAP_FAILED) {
     return false;
   }
-  const bool released = take_one_off(static_cast<std::int64_t*>(mapped)[index]);
+  // The file is the engine's, which may cut it short at any time.
+  GuardedRanges ranges({{static_cast<std::byte*>(mapped), bytes}});
+  bool released = false;
+  {
+    const FaultGuard guard(ranges);
+    released = take_one_off(static_cast<std::int64_t*>(mapped)[index]);
+  }
   ::munmap(mapped, bytes);
-  return released;
+  return released && !ranges.is_broken();
 }
 
 }  // namespace

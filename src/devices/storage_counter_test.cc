@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <string>
+#include <thread>
 
 namespace larder::devices {
 namespace {
@@ -35,6 +37,10 @@ class CounterFile {
     EXPECT_EQ(::pread(fd_, counts.data(), sizeof(counts), 0), ssize_t{sizeof(counts)});
     return counts;
   }
+
+  static constexpr std::size_t kBytes = 3 * sizeof(std::int64_t);
+
+  void cut(std::size_t bytes) const { EXPECT_EQ(::ftruncate(fd_, static_cast<off_t>(bytes)), 0); }
 
   const std::string name;
 
@@ -67,6 +73,26 @@ TEST(StorageCounter, DoesNotReachBeyondTheFile) {
   EXPECT_FALSE(release_storage({.file_name = file.name, .index = ~std::uint64_t{0}}));
   EXPECT_FALSE(release_storage({.file_name = file.name, .index = (~std::uint64_t{0}) / 8}));
   EXPECT_EQ(file.read(), (Counts{2, 1, 0}));
+}
+
+// Its owner is another process, which may do what it likes.
+TEST(StorageCounter, AFileThatIsCutShortMeanwhileIsLetGo) {
+  const CounterFile file("/torch_");
+  file.cut(0);
+  file.cut(CounterFile::kBytes);
+  std::atomic<bool> stop = false;
+  std::thread cuts([&] {
+    while (!stop) {
+      file.cut(0);
+      file.cut(CounterFile::kBytes);
+    }
+  });
+  constexpr int kTries = 20000;
+  for (int i = 0; i < kTries; ++i) {
+    EXPECT_FALSE(release_storage({.file_name = file.name, .index = 1})) << "it holds zeros";
+  }
+  stop = true;
+  cuts.join();
 }
 
 TEST(StorageCounter, LeavesFilesOfOthersAlone) {
