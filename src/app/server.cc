@@ -104,6 +104,10 @@ std::size_t workers_of(const std::optional<std::uint32_t>& given, std::size_t ow
   return given.has_value() ? *given : own_choice;
 }
 
+std::size_t transfer_workers(const config::Config& config) {
+  return workers_of(config.transfer_workers, std::clamp<std::size_t>(processors() / 2, 2, 16));
+}
+
 transport::ServerConfig transport_config(const config::Config& config) {
   const std::size_t half_the_cores = processors() / 2;
   transport::ServerConfig transport;
@@ -111,8 +115,7 @@ transport::ServerConfig transport_config(const config::Config& config) {
   transport.port = config.port;
   transport.lookup_workers =
       workers_of(config.lookup_workers, std::clamp<std::size_t>(half_the_cores, 2, 8));
-  transport.transfer_workers =
-      workers_of(config.transfer_workers, std::clamp<std::size_t>(half_the_cores, 2, 16));
+  transport.transfer_workers = transfer_workers(config);
   transport.connections_max = config.connections_max;
   transport.buffered_bytes_max = config.buffered_bytes_max;
   transport.message_bytes_max = config.message_bytes_max;
@@ -130,6 +133,18 @@ transport::ServerConfig transport_config(const config::Config& config) {
 // A copy of a large request is a few megabytes for each; beyond a handful the memory is the limit.
 std::size_t copy_helpers() {
   return std::clamp<std::size_t>(processors() / 2, 1, 4);
+}
+
+// One transfer worker at least is left to others while engines' last copies are waited for, if
+// there are two.
+devices::DevicesConfig devices_config(const config::Config& config) {
+  devices::DevicesConfig devices;
+  devices.copy_helpers = copy_helpers();
+  devices.looks_for_cuda = config.transfer_mode != config::TransferMode::kEngineDriven;
+  devices.cuda_driver_path = config.cuda_driver_path;
+  devices.blocked_max = std::max<std::size_t>(transfer_workers(config), 2) - 1;
+  devices.retire_patience = config::kRetirePatience;
+  return devices;
 }
 
 int exit_code_of(const Error& error) {
@@ -169,7 +184,7 @@ Server::Server(const config::Config& config, std::unique_ptr<pool::Pool> pool)
              metrics_,
              config.selective_admission ? cache::Admission::kSelective : cache::Admission::kAll,
              verification(config)),
-      devices_({copy_helpers(), settings_.serves_lmcache_driven, config.cuda_driver_path}, clock_),
+      devices_(devices_config(config), clock_),
       quarantine_(clock_),
       instances_(instance_limits(config), quarantine_, clock_),
       sessions_(index_, session_limits(config), clock_),

@@ -47,6 +47,10 @@ inline constexpr std::size_t kSessionsMax = 65536;
 // threads.
 inline constexpr std::chrono::seconds kQuarantineAfterUnregister{1};
 
+// How long an engine that unregisters waits for the copies of its memory under way: longer than any
+// takes whose engine still works.
+inline constexpr std::chrono::seconds kRetirePatience{2};
+
 // A slot whose client fell silent may be written when it wakes up; kept until its connection is
 // gone, at most this long.
 inline constexpr std::chrono::minutes kQuarantineAfterSilence{10};

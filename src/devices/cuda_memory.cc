@@ -91,7 +91,7 @@ Result<void> CudaMemory::map_tensor(const TensorHandle& tensor, const CudaMemory
   return memory.ready ? device_.wait_for(*memory.ready, stream_) : Result<void>();
 }
 
-EngineMemory::Started CudaMemory::start(CopyJob job) {
+EngineMemory::Started CudaMemory::do_start(CopyJob job) {
   if (in_flight_.fetch_add(1) >= kCopiesInFlightMax) {
     in_flight_ -= 1;
     return refuse(job, {Code::kBusy, "too many copies wait for the engine"});

@@ -54,14 +54,14 @@ class CudaMemory final : public EngineMemory, public std::enable_shared_from_thi
   CudaMemory& operator=(const CudaMemory&) = delete;
   ~CudaMemory() override;
 
-  Started start(CopyJob job) override;
-
   EventHandle completed_event() override { return device_.completed_event(); }
 
   std::string_view device_name() const override { return device_.name(); }
 
  private:
   Result<void> map_tensors(std::span<const TensorHandle> handles);
+  Started do_start(CopyJob job) override;
+
   Result<void> map_tensor(const TensorHandle& tensor, const CudaMemoryHandle& memory);
   Result<ExportedEvents::Exported> submit(CopyJob& job) LARDER_EXCLUDES(mutex_);
   Result<void> submit_copies(const CopyJob& job) LARDER_REQUIRES(mutex_);

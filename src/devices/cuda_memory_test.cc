@@ -35,6 +35,7 @@ class CudaMemoryTest : public testing::Test {
 
   ~CudaMemoryTest() override {
     server_.hold(false);
+    engine_.library.hold(false);
     memory_.reset();
     devices_.reset();
     server_.break_context(false);
@@ -67,6 +68,8 @@ class CudaMemoryTest : public testing::Test {
     cache_->fill(1);
     event_.emplace(engine_.driver());
     event_->record(engine_.stream());
+    engine_.driver().stream_synchronize(
+        engine_.stream());  // complete, also when the engine is held
     auto memory = devices_->map(cache_->handles(), cache_->plan());
     ASSERT_TRUE(memory.has_value()) << memory.error().detail;
     memory_ = std::move(*memory);
@@ -353,6 +356,45 @@ TEST_F(CudaMemoryTest, IsUnmappedAfterTheLastCopyWhenItIsReplaced) {
   EXPECT_TRUE(outcome.copied);
   expect_stored();
   EXPECT_EQ(devices_->counts().open_blocks, 1U);
+}
+
+TEST_F(CudaMemoryTest, AnEngineThatLeavesWaitsForItsCopies) {
+  begin({.name = ""});
+  server_.hold(true);
+  Outcome outcome;
+  EXPECT_TRUE(memory_->start(job(Direction::kStore, outcome)).started);
+  std::optional<bool> is_idle;
+  std::thread leaving([&] { is_idle = memory_->retire(kTestPatience); });
+  // From the moment it waits on nothing begins.
+  EXPECT_TRUE(eventually([&] {
+    Outcome later;
+    CopyJob empty = job(Direction::kStore, later);
+    empty.objects.clear();
+    return !memory_->start(std::move(empty)).started;
+  }));
+  EXPECT_EQ(outcome.calls, 0);
+  server_.hold(false);
+  leaving.join();
+  EXPECT_EQ(is_idle, true);
+  EXPECT_EQ(outcome.calls, 1);
+  EXPECT_TRUE(outcome.copied);
+  expect_stored();
+  Outcome late;
+  const auto started = memory_->start(job(Direction::kStore, late));
+  expect_refused(started, late);
+}
+
+TEST_F(CudaMemoryTest, ACopyThatOutlivesItsEnginesPatienceFails) {
+  begin({.name = ""});
+  server_.hold(true);
+  Outcome outcome;
+  EXPECT_TRUE(memory_->start(job(Direction::kStore, outcome)).started);
+  EXPECT_FALSE(memory_->retire(std::chrono::milliseconds(1)));
+  EXPECT_FALSE(memory_->retire(std::chrono::hours(1))) << "nothing to wait for any more";
+  cache_->fill(4);  // the engine's next use of the memory
+  server_.hold(false);
+  ASSERT_TRUE(eventually([&] { return outcome.calls == 1; }));
+  EXPECT_FALSE(outcome.copied);
 }
 
 TEST_F(CudaMemoryTest, SeveralThreadsMayStartCopies) {

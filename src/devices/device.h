@@ -6,9 +6,13 @@
 // needs until then, the EngineMemory included: so a registration that is replaced or reaped is
 // unmapped after its last copy.
 //
+// An engine that leaves takes its memory with it, and what is copied from there afterwards is
+// somebody else's. So whoever ends a registration retires its memory first.
+//
 // Thread-safe: any transfer worker, several at once.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "devices/shared_tensor.h"
 #include "geometry/block_lists.h"
@@ -62,7 +67,12 @@ class EngineMemory {
     EventHandle event;     // complete when the copies are; usable in either case
   };
 
-  virtual Started start(CopyJob job) = 0;
+  Started start(CopyJob job) LARDER_EXCLUDES(copies_mutex_);
+
+  // The engine is about to use this memory for something else: no copy starts any more, and those
+  // under way are waited for. False: after `patience` some still are; whatever becomes of them,
+  // they count as failed.
+  bool retire(std::chrono::milliseconds patience) LARDER_EXCLUDES(copies_mutex_);
 
   // An event that is complete already: for requests that fail before they start.
   virtual EventHandle completed_event() = 0;
@@ -70,7 +80,19 @@ class EngineMemory {
   virtual std::string_view device_name() const = 0;  // "cpu", "cuda:0"; for logs and status
 
  private:
+  // What start() promises, but for its own part of it.
+  virtual Started do_start(CopyJob job) = 0;
+
+  bool begin_copy() LARDER_EXCLUDES(copies_mutex_);
+  void end_copy() LARDER_EXCLUDES(copies_mutex_);
+  bool is_retired() const LARDER_EXCLUDES(copies_mutex_);
+
   const geometry::CachePlan plan_;
+  mutable Mutex copies_mutex_;
+  ConditionVariable copies_ended_;
+  std::size_t copies_under_way_ LARDER_GUARDED_BY(copies_mutex_) = 0;
+  bool is_closed_ LARDER_GUARDED_BY(copies_mutex_) = false;   // no copy starts
+  bool is_retired_ LARDER_GUARDED_BY(copies_mutex_) = false;  // none succeeds
 };
 
 // The runs of one object of a job, over all kernel groups of its object group.

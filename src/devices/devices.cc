@@ -32,7 +32,11 @@ std::string describe(const CudaDevices& cuda) {
 
 }  // namespace
 
-Devices::Devices(const DevicesConfig& config, const Clock& clock) : crew_(config.copy_helpers) {
+Devices::Devices(const DevicesConfig& config, const Clock& clock)
+    : blocked_max_(config.blocked_max),
+      retire_patience_(config.retire_patience),
+      crew_(config.copy_helpers),
+      budget_(config.segments_max) {
   if (config.looks_for_cuda) {
     looking_ =
         std::thread([this, path = config.cuda_driver_path, &clock] { look_for_cuda(path, clock); });
@@ -78,7 +82,7 @@ CudaDevices* Devices::cuda() {
 Result<std::shared_ptr<EngineMemory>> Devices::map(std::span<const TensorHandle> handles,
                                                    geometry::CachePlan plan) {
   if (all_of_kind<SharedSegmentHandle>(handles)) {
-    return HostMemory::map(handles, std::move(plan), crew_);
+    return HostMemory::map(handles, std::move(plan), {crew_, budget_});
   }
   if (!all_of_kind<CudaMemoryHandle>(handles)) {
     return Error{Code::kUnsupported, "tensors on several kinds of devices"};
@@ -110,6 +114,14 @@ void Devices::register_pool(std::span<std::byte> pool) {
   if (cuda_ != nullptr) {
     cuda_->register_pool(pool);
   }
+}
+
+bool Devices::retire(EngineMemory& memory) {
+  const bool may_wait = retirements_.fetch_add(1) < blocked_max_;
+  const bool is_idle =
+      memory.retire(may_wait ? retire_patience_ : std::chrono::milliseconds::zero());
+  retirements_ -= 1;
+  return is_idle;
 }
 
 bool Devices::drain(std::chrono::milliseconds patience) {

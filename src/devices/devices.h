@@ -5,6 +5,7 @@
 // it made.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -19,13 +20,18 @@
 #include "devices/copy_crew.h"
 #include "devices/cuda_devices.h"
 #include "devices/device.h"
+#include "devices/segment_budget.h"
 
 namespace larder::devices {
 
 struct DevicesConfig {
   std::size_t copy_helpers = 0;  // threads that help the transfer workers with large copies
   bool looks_for_cuda = true;
-  std::string cuda_driver_path = {};  // "" for the system's
+  std::string cuda_driver_path = {};                    // "" for the system's
+  std::size_t segments_max = segments_max_of_system();  // of engines in host memory, all together
+  // So many threads at a time wait in retire().
+  std::size_t blocked_max = 1;
+  std::chrono::milliseconds retire_patience = std::chrono::seconds(2);
 };
 
 class Devices {
@@ -47,6 +53,10 @@ class Devices {
   // Once, when all of it is backed by memory: the pool that objects lie in, for devices to know.
   void register_pool(std::span<std::byte> pool);
 
+  // Before an engine's registration ends at its own request (EngineMemory::retire()). False: copies
+  // are still under way, as they take too long, or too many threads wait here already.
+  bool retire(EngineMemory& memory);
+
   // False: copies are still in flight after `patience`.
   bool drain(std::chrono::milliseconds patience);
 
@@ -58,7 +68,11 @@ class Devices {
   // Waits until it was looked for; nullptr when there is none.
   CudaDevices* cuda() LARDER_EXCLUDES(mutex_);
 
+  const std::size_t blocked_max_;
+  const std::chrono::milliseconds retire_patience_;
+  std::atomic<std::size_t> retirements_{0};
   CopyCrew crew_;
+  SegmentBudget budget_;
   mutable Mutex mutex_;
   ConditionVariable looked_changed_;
   bool has_looked_ LARDER_GUARDED_BY(mutex_) = false;

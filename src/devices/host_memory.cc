@@ -4,7 +4,9 @@
 #include <emmintrin.h>
 #endif
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <variant>
 
 #include "tensors/dtype.h"
@@ -111,39 +113,55 @@ EventHandle host_event() {
 
 Result<std::shared_ptr<EngineMemory>> HostMemory::map(std::span<const TensorHandle> handles,
                                                       geometry::CachePlan plan,
-                                                      CopyCrew& crew) {
-  std::vector<SharedSegment> segments;
-  std::vector<std::uint64_t> bases;
+                                                      const Shared& shared) {
+  Result<Mapped> mapped = map_segments(handles, shared.budget);
+  if (!mapped) {
+    return mapped.error();
+  }
+  return std::shared_ptr<EngineMemory>(
+      new HostMemory(std::move(plan), std::move(*mapped), shared.crew));
+}
+
+Result<HostMemory::Mapped> HostMemory::map_segments(std::span<const TensorHandle> handles,
+                                                    SegmentBudget& budget) {
+  std::map<std::string_view, std::size_t> bytes_by_name;
   for (const TensorHandle& handle : handles) {
     const auto& memory = std::get<SharedSegmentHandle>(handle.memory);
-    if (memory.bytes == 0) {
-      bases.push_back(0);
-      continue;
+    if (memory.bytes > 0) {
+      std::size_t& bytes = bytes_by_name[memory.name];
+      bytes = std::max(bytes, memory.bytes);
     }
-    Result<SharedSegment> segment = SharedSegment::map(memory.name, memory.bytes);
+  }
+  Result<SegmentBudget::Lease> lease = budget.take(bytes_by_name.size());
+  if (!lease) {
+    return lease.error();
+  }
+  Mapped mapped{std::move(*lease), {}, {}};
+  std::map<std::string_view, const std::byte*> starts;
+  for (const auto& [name, bytes] : bytes_by_name) {
+    Result<SharedSegment> segment = SharedSegment::map(std::string(name), bytes);
     if (!segment) {
       return segment.error();
     }
+    starts.emplace(name, segment->range().base);
+    mapped.segments.push_back(std::move(*segment));
+  }
+  for (const TensorHandle& handle : handles) {
+    const auto& memory = std::get<SharedSegmentHandle>(handle.memory);
     const std::size_t offset =
         static_cast<std::size_t>(handle.storage_offset) * tensors::item_bytes(handle.tensor.dtype);
-    bases.push_back(address_of(segment->range().base) + offset);
-    segments.push_back(std::move(*segment));
+    mapped.bases.push_back(memory.bytes == 0 ? 0 : address_of(starts.at(memory.name)) + offset);
   }
-  return std::shared_ptr<EngineMemory>(
-      new HostMemory(std::move(plan), std::move(segments), std::move(bases), crew));
+  return mapped;
 }
 
-HostMemory::HostMemory(geometry::CachePlan plan,
-                       std::vector<SharedSegment> segments,
-                       std::vector<std::uint64_t> bases,
-                       CopyCrew& crew)
+HostMemory::HostMemory(geometry::CachePlan plan, Mapped mapped, CopyCrew& crew)
     : EngineMemory(std::move(plan)),
-      segments_(std::move(segments)),
-      bases_(std::move(bases)),
-      ranges_(ranges_of(segments_)),
+      mapped_(std::move(mapped)),
+      ranges_(ranges_of(mapped_.segments)),
       crew_(crew) {}
 
-EngineMemory::Started HostMemory::start(CopyJob job) {
+EngineMemory::Started HostMemory::do_start(CopyJob job) {
   crew_.run(job.objects.size(), [this, &job](std::size_t i) { copy(job, job.objects[i]); });
   const bool copied = !ranges_.is_broken();
   job.done(copied);
@@ -152,7 +170,7 @@ EngineMemory::Started HostMemory::start(CopyJob job) {
 
 void HostMemory::copy(const CopyJob& job, const ObjectCopy& object) {
   std::vector<geometry::CopyRun> runs;
-  append_object_runs(plan(), bases_, job, object, runs);
+  append_object_runs(plan(), mapped_.bases, job, object, runs);
   const FaultGuard guard(ranges_);
   copy_runs(runs, job.direction);
 }

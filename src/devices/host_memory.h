@@ -15,6 +15,7 @@
 #include "devices/copy_crew.h"
 #include "devices/device.h"
 #include "devices/fault_guard.h"
+#include "devices/segment_budget.h"
 #include "devices/shared_segment.h"
 
 namespace larder::devices {
@@ -25,28 +26,37 @@ EventHandle host_event();
 
 class HostMemory final : public EngineMemory {
  public:
-  // Maps the tensors' segments. The crew outlives every HostMemory. REQUIRES: every handle is of a
-  // shared segment.
+  // What all engines in host memory share; outlives them.
+  struct Shared {
+    CopyCrew& crew;
+    SegmentBudget& budget;
+  };
+
+  // Maps the tensors' segments, each of them once. kTooLarge: more than may be mapped. REQUIRES:
+  // every handle is of a shared segment.
   static Result<std::shared_ptr<EngineMemory>> map(std::span<const TensorHandle> handles,
                                                    geometry::CachePlan plan,
-                                                   CopyCrew& crew);
-
-  Started start(CopyJob job) override;
+                                                   const Shared& shared);
 
   EventHandle completed_event() override { return host_event(); }
 
   std::string_view device_name() const override { return "cpu"; }
 
  private:
-  HostMemory(geometry::CachePlan plan,
-             std::vector<SharedSegment> segments,
-             std::vector<std::uint64_t> bases,
-             CopyCrew& crew);
+  struct Mapped {
+    SegmentBudget::Lease lease;
+    std::vector<SharedSegment> segments;
+    std::vector<std::uint64_t> bases;  // of each tensor's first element
+  };
 
+  static Result<Mapped> map_segments(std::span<const TensorHandle> handles, SegmentBudget& budget);
+
+  HostMemory(geometry::CachePlan plan, Mapped mapped, CopyCrew& crew);
+
+  Started do_start(CopyJob job) override;
   void copy(const CopyJob& job, const ObjectCopy& object);
 
-  const std::vector<SharedSegment> segments_;
-  const std::vector<std::uint64_t> bases_;  // of each tensor's first element
+  const Mapped mapped_;
   GuardedRanges ranges_;
   CopyCrew& crew_;
 };

@@ -10,9 +10,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "devices/devices.h"
@@ -208,6 +213,91 @@ TEST_F(HostMemoryTest, AnEngineThatIsGoneLeavesTheOthersAlone) {
   ASSERT_TRUE(fresh.has_value());
   EXPECT_TRUE((*fresh)->start(job(Direction::kStore, object, {0, 1})).started);
   EXPECT_EQ(outcome_, true);
+}
+
+TEST_F(HostMemoryTest, MemoryOfAnEngineThatLeftIsNotTouched) {
+  fill();
+  const auto memory = map(false);
+  ASSERT_TRUE(memory.has_value());
+  std::vector<std::byte> object(object_bytes_);
+  EXPECT_TRUE(devices_.retire(**memory)) << "no copy is under way";
+  const EngineMemory::Started started = (*memory)->start(job(Direction::kStore, object, {5, 2}));
+  EXPECT_FALSE(started.started);
+  EXPECT_EQ(outcome_, false);
+  EXPECT_TRUE(std::ranges::all_of(object, [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+// Two threads stand in `done` of a copy each, so that their memories are busy.
+TEST_F(HostMemoryTest, OnlySoManyThreadsWaitForCopies) {
+  fill();
+  DevicesConfig config{.looks_for_cuda = false};
+  config.blocked_max = 1;
+  config.retire_patience = std::chrono::hours(1);
+  Devices devices(config, clock_);
+  const auto first = map(false);
+  const auto second = map(false);
+  ASSERT_TRUE(first && second);
+  std::array<std::vector<std::byte>, 2> objects{std::vector<std::byte>(object_bytes_),
+                                                std::vector<std::byte>(object_bytes_)};
+  std::atomic<int> standing = 0;
+  std::atomic<bool> go_on = false;
+  const auto copy = [&](EngineMemory& memory, std::vector<std::byte>& object) {
+    CopyJob held = job(Direction::kStore, object, {5, 2});
+    held.done = [&](bool) {
+      ++standing;
+      while (!go_on) {
+        std::this_thread::yield();
+      }
+    };
+    memory.start(std::move(held));
+  };
+  std::thread copies_first([&] { copy(**first, objects[0]); });
+  std::thread copies_second([&] { copy(**second, objects[1]); });
+  while (standing < 2) {
+    std::this_thread::yield();
+  }
+  std::optional<bool> first_is_idle;
+  std::thread waits([&] { first_is_idle = devices.retire(**first); });
+  // Until the other thread waits, this one may be the one that does: not tried before then.
+  while (true) {
+    outcome_.reset();
+    (*first)->start(job(Direction::kStore, objects[0], {5, 2}));
+    if (outcome_ == false) {
+      break;
+    }
+  }
+  EXPECT_FALSE(devices.retire(**second)) << "does not wait for an hour";
+  go_on = true;
+  for (std::thread* thread : {&copies_first, &copies_second, &waits}) {
+    thread->join();
+  }
+  EXPECT_EQ(first_is_idle, true);
+}
+
+TEST_F(HostMemoryTest, ASegmentIsMappedOnceAndCounted) {
+  fill();
+  const auto tensors_in_one = [this](Devices& devices) {
+    TensorHandle handle;
+    handle.memory = SharedSegmentHandle{first_.name(), kSegmentBytes};
+    TensorHandle shorter = handle;
+    shorter.memory = SharedSegmentHandle{first_.name(), kSegmentBytes / 2};
+    return devices.map(std::vector<TensorHandle>{shorter, handle, shorter}, {});
+  };
+  Devices devices({.looks_for_cuda = false, .segments_max = 1}, clock_);
+  auto one = tensors_in_one(devices);
+  ASSERT_TRUE(one.has_value()) << one.error().detail;
+  const auto second = tensors_in_one(devices);
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code, Code::kTooLarge);
+  one->reset();
+  EXPECT_TRUE(tensors_in_one(devices).has_value());
+}
+
+TEST(SegmentBudget, LeavesTheSystemMostOfItsMappings) {
+  EXPECT_GT(segments_max_of_system(), 1000U);
+  std::size_t mappings = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> mappings;
+  EXPECT_EQ(segments_max_of_system(), mappings / 4);
 }
 
 TEST_F(HostMemoryTest, SegmentsThatDoNotFitAreRefused) {

@@ -168,6 +168,14 @@ Result<None> on_unregister_kv_cache(Services& services,
   if (services.instances.remove_refused(sessions::InstanceId{request.instance_id})) {
     return None{};
   }
+  const sessions::InstanceId id{request.instance_id};
+  if (const auto instance = services.instances.find(id, caller.connection);
+      instance != nullptr && instance->registration.memory != nullptr &&
+      !services.devices.retire(*instance->registration.memory)) {
+    log::warning(
+        "instance {} leaves while its blocks are copied; what is not stored yet is dropped",
+        request.instance_id);
+  }
   // 0.4.6 has one UNREGISTER for both kinds.
   return on_unregister_engine_driven(services, caller, request);
 }

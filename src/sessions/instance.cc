@@ -118,6 +118,9 @@ Quarantine::Held Instance::expire_stores(TimePoint now, Duration age) {
 }
 
 Quarantine::Held Instance::close() {
+  if (registration.memory != nullptr) {
+    registration.memory->retire(std::chrono::milliseconds::zero());
+  }
   const MutexLock lock(mutex_);
   closed_ = true;
   return take_all();

@@ -203,6 +203,52 @@ def test_a_dead_engine_is_forgotten(gpu: FakeGpu, server: LarderServer, engines:
     until(lambda: server.l1()["write_locked_count"] == 0, "no reservation is left")
 
 
+def leave_with_a_store_under_way(
+    server: LarderServer, engine: MemoryEngine, gpu: FakeGpu, tokens: list[int]
+) -> None:
+    """STORE and UNREGISTER, then other use of the memory. A copy takes its time for each chunk."""
+    engine.register()
+    # Until then the driver would hold up the STORE itself.
+    until(lambda: "the pool is registered" in server.log_text(), "the pool is registered")
+    engine.fill()
+    assert engine.store(tokens, IDS, gpu.recorded_event())[1] is True
+    assert engine.client.ask("UNREGISTER_KV_CACHE", engine.instance) is ABSENT
+    for layer in engine.layers:
+        layer.memory[:] = b"\xee" * layer.bytes
+
+
+def test_the_engines_memory_is_its_own_after_unregister(gpu: FakeGpu) -> None:
+    """The answer comes when the copies are done, and all of them are stored."""
+    with cuda_server(FAKE_CUDA_COPY_US="100000") as server:
+        engine = MemoryEngine(server.port, "0.5.2", KV_FIRST, lambda of: GpuTensor(gpu, of.shape))
+        engine.fill()
+        tokens, stored = prompt(), engine.blocks(IDS)
+        leave_with_a_store_under_way(server, engine, gpu, tokens)
+        engine.register()
+        assert engine.lookup(tokens) == 3
+        event, found = engine.retrieve(tokens, ELSEWHERE, "r", gpu.recorded_event())
+        assert found is True
+        gpu.wait(event)
+        assert engine.blocks(ELSEWHERE) == stored
+        engine.client.end("r")
+        engine.client.ask("UNREGISTER_KV_CACHE", engine.instance)
+        engine.close()
+
+
+def test_what_is_copied_after_its_engine_left_is_dropped(gpu: FakeGpu) -> None:
+    with cuda_server(FAKE_CUDA_COPY_US="1500000") as server:
+        engine = MemoryEngine(server.port, "0.5.2", KV_FIRST, lambda of: GpuTensor(gpu, of.shape))
+        tokens = prompt()
+        leave_with_a_store_under_way(server, engine, gpu, tokens)
+        until(lambda: server.l1()["write_locked_count"] == 0, "the copies are done")
+        engine.register()
+        assert engine.lookup(tokens) == 0
+        engine.client.end("r")
+        assert "what is not stored yet is dropped" in server.log_text()
+        engine.client.ask("UNREGISTER_KV_CACHE", engine.instance)
+        engine.close()
+
+
 def test_a_device_that_the_server_does_not_have_is_refused(
     gpu: FakeGpu, server: LarderServer, engines: Engines
 ) -> None:
