@@ -135,8 +135,8 @@ std::size_t copy_helpers() {
   return std::clamp<std::size_t>(processors() / 2, 1, 4);
 }
 
-// One transfer worker at least is left to others while engines' last copies are waited for, if
-// there are two.
+// One transfer worker at least is left to others while engines' last copies are waited for or a
+// driver holds workers up, if there are two.
 devices::DevicesConfig devices_config(const config::Config& config) {
   devices::DevicesConfig devices;
   devices.copy_helpers = copy_helpers();

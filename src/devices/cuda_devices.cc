@@ -44,18 +44,20 @@ Result<CuUuid> parse_uuid(std::string_view text) {
 }
 
 Result<std::unique_ptr<CudaDevices>> CudaDevices::load(const std::string& driver_path,
-                                                       const Clock& clock) {
+                                                       const Clock& clock,
+                                                       std::size_t blocked_max) {
   auto driver = CudaDriver::load(driver_path);
   if (!driver) {
     return driver.error();
   }
-  return create(*driver, copy_kernel_image(), clock);
+  return create(*driver, copy_kernel_image(), clock, blocked_max);
 }
 
 Result<std::unique_ptr<CudaDevices>> CudaDevices::create(const CudaDriver& driver,
                                                          std::span<const std::byte> kernel_image,
-                                                         const Clock& clock) {
-  auto devices = std::make_unique<CudaDevices>(driver, kernel_image, clock);
+                                                         const Clock& clock,
+                                                         std::size_t blocked_max) {
+  auto devices = std::make_unique<CudaDevices>(driver, kernel_image, clock, blocked_max);
   if (auto found = devices->find_devices(); !found) {
     return Error{Code::kUnsupported, "no usable CUDA device: " + found.error().detail};
   }
@@ -64,12 +66,14 @@ Result<std::unique_ptr<CudaDevices>> CudaDevices::create(const CudaDriver& drive
 
 CudaDevices::CudaDevices(const CudaDriver& driver,
                          std::span<const std::byte> kernel_image,
-                         const Clock& clock)
+                         const Clock& clock,
+                         std::size_t blocked_max)
     : driver_(driver),
       kernel_image_(kernel_image),
       pool_(driver_),
       completions_(driver_),
-      shared_{.completions = completions_, .pool = pool_, .clock = clock} {}
+      shared_{
+          .completions = completions_, .pool = pool_, .clock = clock, .blocked_max = blocked_max} {}
 
 CudaDevices::~CudaDevices() {
   while (!completions_.drain(std::chrono::seconds(1))) {

@@ -29,18 +29,22 @@ namespace larder::devices {
 
 class CudaDevices {
  public:
-  // `driver_path`: "" for the system's. kUnsupported: no driver, or no device; the detail says why.
+  // `driver_path`: "" for the system's. `blocked_max`: so many threads at a time may be held up by
+  // the driver (cuda_memory.h). kUnsupported: no driver, or no device; the detail says why.
   static Result<std::unique_ptr<CudaDevices>> load(const std::string& driver_path,
-                                                   const Clock& clock);
+                                                   const Clock& clock,
+                                                   std::size_t blocked_max = 1);
 
   // load() with a driver and a kernel that the caller brings, for tests.
   static Result<std::unique_ptr<CudaDevices>> create(const CudaDriver& driver,
                                                      std::span<const std::byte> kernel_image,
-                                                     const Clock& clock);
+                                                     const Clock& clock,
+                                                     std::size_t blocked_max = 1);
 
   CudaDevices(const CudaDriver& driver,
               std::span<const std::byte> kernel_image,
-              const Clock& clock);
+              const Clock& clock,
+              std::size_t blocked_max);
   CudaDevices(const CudaDevices&) = delete;
   CudaDevices& operator=(const CudaDevices&) = delete;
   ~CudaDevices();

@@ -175,6 +175,7 @@ TEST_F(CudaDevicesTest, WaitForTheEventOfATensorThatIsNotReady) {
   const auto waits = server_.calls("cuStreamWaitEvent");
   EXPECT_TRUE(devices_->map(cache_.handles(), cache_.plan()).has_value());
   EXPECT_EQ(server_.calls("cuStreamWaitEvent"), waits + 1);
+  EXPECT_TRUE(eventually([this] { return devices_->counts().engines == 0; }));
   memory(1).ready = IpcHandle{};
   expect_not_mapped(Code::kSystem, "cuIpcOpenEventHandle: CUDA_ERROR_MAP_FAILED");
 }

@@ -17,7 +17,9 @@ Result<std::shared_ptr<CudaMemory>> CudaMemory::map(CudaDevice& device,
   }
   // Shared by the registration and the copies in flight.
   auto memory = std::make_shared<CudaMemory>(device, shared, std::move(plan));
-  if (auto mapped = memory->map_tensors(handles); !mapped) {
+  const auto mapped = memory->map_tensors(handles);
+  memory->watch_readiness();
+  if (!mapped) {
     return mapped.error();
   }
   return memory;
@@ -35,8 +37,7 @@ CudaMemory::~CudaMemory() {
   const CudaDriver& driver = device_.driver();
   driver.context_set_current(device_.context());
   if (stream_ != nullptr) {
-    // No copy is in flight, but the wait for a tensor's ready event may be, and the host function
-    // behind the last copy.
+    // Nothing is in flight but perhaps the host function behind the last copy.
     driver.stream_synchronize(stream_);
     driver.stream_destroy(stream_);
   }
@@ -88,7 +89,33 @@ Result<void> CudaMemory::map_tensor(const TensorHandle& tensor, const CudaMemory
       static_cast<std::uint64_t>(tensor.storage_offset) * tensors::item_bytes(tensor.tensor.dtype);
   bases_.push_back(block->address() + memory.block_offset + first_element);
   blocks_.push_back(std::move(*block));
-  return memory.ready ? device_.wait_for(*memory.ready, stream_) : Result<void>();
+  if (!memory.ready) {
+    return {};
+  }
+  auto waits = device_.wait_for(*memory.ready, stream_);
+  waits_for_readiness_ = waits_for_readiness_ || waits.has_value();
+  return waits;
+}
+
+// Without an event, as on a broken device, the destructor may have to wait.
+void CudaMemory::watch_readiness() {
+  if (!waits_for_readiness_) {
+    return;
+  }
+  const auto event = device_.events().take();
+  if (!event) {
+    return;
+  }
+  if (device_.driver().event_record(event->event, stream_) != kCuSuccess) {
+    device_.events().give_back(*event);
+    return;
+  }
+  shared_.completions.watch({.context = device_.context(),
+                             .stream = stream_,
+                             .event = event->event,
+                             .completed = [memory = shared_from_this(), event = *event](bool) {
+                               memory->device_.events().give_back(event);
+                             }});
 }
 
 EngineMemory::Started CudaMemory::do_start(CopyJob job) {
@@ -96,7 +123,7 @@ EngineMemory::Started CudaMemory::do_start(CopyJob job) {
     in_flight_ -= 1;
     return refuse(job, {Code::kBusy, "too many copies wait for the engine"});
   }
-  auto exported = submit(job);
+  auto exported = shared_.pool.is_registered() ? submit(job) : submit_unpinned(job);
   if (!exported) {
     in_flight_ -= 1;
     return refuse(job, exported.error());
@@ -111,6 +138,16 @@ EngineMemory::Started CudaMemory::refuse(CopyJob& job, const Error& error) {
   }
   job.done(false);
   return {.started = false, .event = device_.completed_event()};
+}
+
+Result<ExportedEvents::Exported> CudaMemory::submit_unpinned(CopyJob& job) {
+  const bool may_block = shared_.blocked.fetch_add(1) < shared_.blocked_max;
+  Result<ExportedEvents::Exported> submitted =
+      may_block ? submit(job)
+                : Error{Code::kBusy,
+                        "the pool is not registered with the driver, and others are held up by it"};
+  shared_.blocked -= 1;
+  return submitted;
 }
 
 // On an error nothing of the job is on the stream any more.

@@ -3,7 +3,13 @@
 //
 // Each engine has a stream of its own: its copies wait for its own event, and an engine whose event
 // never comes holds up nobody else. Copies of one engine run in the order they were started. A copy
-// keeps the CudaMemory alive to its end, so the engine's blocks are closed after the last one.
+// keeps the CudaMemory alive to its end, so the engine's blocks are closed after the last one; the
+// wait for the tensors' own events after the registration does so too, and nothing waits in the
+// destructor.
+//
+// As long as the pool is not registered with the driver, starting a copy may take as long as the
+// engine's event, since the driver copies through buffers of its own then. So at most
+// CudaShared::blocked_max threads start copies at that time; others are refused.
 #pragma once
 
 #include <array>
@@ -32,9 +38,11 @@ struct CudaShared {
   Completions& completions;
   const PinnedPool& pool;
   const Clock& clock;
+  const std::size_t blocked_max;
   log::LogLimiter failed_copies{};
   std::atomic<std::size_t> engines{0};
   std::atomic<std::size_t> copies_in_flight{0};
+  std::atomic<std::size_t> blocked{0};  // threads that start copies of a pool that is not pinned
 };
 
 class CudaMemory final : public EngineMemory, public std::enable_shared_from_this<CudaMemory> {
@@ -64,7 +72,10 @@ class CudaMemory final : public EngineMemory, public std::enable_shared_from_thi
 
   Result<void> map_tensor(const TensorHandle& tensor, const CudaMemoryHandle& memory);
   Result<ExportedEvents::Exported> submit(CopyJob& job) LARDER_EXCLUDES(mutex_);
+  Result<ExportedEvents::Exported> submit_unpinned(CopyJob& job) LARDER_EXCLUDES(mutex_);
   Result<void> submit_copies(const CopyJob& job) LARDER_REQUIRES(mutex_);
+  // Keeps the memory until the stream has got past the tensors' own events.
+  void watch_readiness();
   void watch(CopyJob& job, const ExportedEvents::Exported& exported) LARDER_REQUIRES(mutex_);
   Started refuse(CopyJob& job, const Error& error);
 
@@ -74,6 +85,7 @@ class CudaMemory final : public EngineMemory, public std::enable_shared_from_thi
   std::vector<IpcBlockLease> blocks_;
   std::vector<std::uint64_t> bases_;  // by tensor
   CuStream stream_ = nullptr;
+  bool waits_for_readiness_ = false;
   std::atomic<std::size_t> in_flight_{0};
 
   Mutex mutex_;  // one copy at a time is put on the stream

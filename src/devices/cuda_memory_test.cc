@@ -251,6 +251,38 @@ TEST_F(CudaMemoryTest, AnEngineWhoseEventNeverComesHoldsUpNobodyElse) {
   ASSERT_TRUE(eventually([&] { return first.calls == 1; }));
 }
 
+// The driver copies through buffers of its own then, and returns when the engine's event is done.
+TEST_F(CudaMemoryTest, AHungEngineHoldsUpOneThreadWhileThePoolIsNotPinned) {
+  begin({.name = "", .is_pinned = false});
+  auto other = devices_->map(cache_->handles(), cache_->plan());
+  ASSERT_TRUE(other.has_value());
+  engine_.library.hold(true);
+  EngineEvent stuck(engine_.driver());
+  stuck.record(engine_.stream());
+  const auto copies = server_.calls("cuMemcpyAsync");
+  Outcome first;
+  std::thread held_up([&] {
+    CopyJob waiting = job(Direction::kStore, first);
+    waiting.engine_event = stuck.handle();
+    EXPECT_TRUE(memory_->start(std::move(waiting)).started);
+  });
+  EXPECT_TRUE(eventually([&] { return server_.calls("cuMemcpyAsync") > copies; }));
+  for (EngineMemory* const memory : {memory_.get(), other->get()}) {
+    Outcome second;
+    CopyJob waiting = job(Direction::kStore, second);
+    waiting.engine_event = stuck.handle();
+    const auto refused = memory->start(std::move(waiting));
+    expect_refused(refused, second);
+  }
+  engine_.library.hold(false);
+  held_up.join();
+  ASSERT_TRUE(eventually([&] { return first.calls == 1; }));
+  EXPECT_TRUE(first.copied);
+  Outcome third;
+  EXPECT_TRUE((*other)->start(job(Direction::kStore, third)).started);
+  ASSERT_TRUE(eventually([&] { return third.calls == 1; }));
+}
+
 TEST_F(CudaMemoryTest, TooManyCopiesBehindOneEngineAreRefused) {
   begin({.name = ""});
   server_.hold(true);
@@ -395,6 +427,28 @@ TEST_F(CudaMemoryTest, ACopyThatOutlivesItsEnginesPatienceFails) {
   server_.hold(false);
   ASSERT_TRUE(eventually([&] { return outcome.calls == 1; }));
   EXPECT_FALSE(outcome.copied);
+}
+
+// The event that comes with a tensor, behind work that stands still.
+TEST_F(CudaMemoryTest, NobodyWaitsForMemoryThatIsNeverReady) {
+  begin({.name = ""});
+  engine_.library.hold(true);
+  EngineEvent ready(engine_.driver());
+  ready.record(engine_.stream());
+  std::vector<TensorHandle> handles = cache_->handles();
+  IpcHandle handle{};
+  std::ranges::copy(ready.handle(), handle.begin());
+  std::get<CudaMemoryHandle>(handles[0].memory).ready = handle;
+  auto waiting = devices_->map(handles, cache_->plan());
+  ASSERT_TRUE(waiting.has_value()) << waiting.error().detail;
+  waiting->reset();  // in time, as the test's end tells
+  handles[1].memory = SharedSegmentHandle{};
+  EXPECT_FALSE(devices_->map(handles, cache_->plan()).has_value()) << "neither does a refusal";
+  EXPECT_FALSE(devices_->drain(std::chrono::milliseconds(1)));
+  EXPECT_EQ(devices_->counts().engines, 3U) << "mapped as long as the device waits";
+  engine_.library.hold(false);
+  EXPECT_TRUE(devices_->drain(kTestPatience));
+  EXPECT_TRUE(eventually([&] { return devices_->counts().engines == 1; }));
 }
 
 TEST_F(CudaMemoryTest, SeveralThreadsMayStartCopies) {

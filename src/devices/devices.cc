@@ -54,7 +54,7 @@ Devices::~Devices() {
 }
 
 void Devices::look_for_cuda(const std::string& driver_path, const Clock& clock) {
-  Result<std::unique_ptr<CudaDevices>> found = CudaDevices::load(driver_path, clock);
+  Result<std::unique_ptr<CudaDevices>> found = CudaDevices::load(driver_path, clock, blocked_max_);
   const MutexLock lock(mutex_);
   if (found) {
     cuda_ = std::move(*found);

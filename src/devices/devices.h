@@ -29,7 +29,7 @@ struct DevicesConfig {
   bool looks_for_cuda = true;
   std::string cuda_driver_path = {};                    // "" for the system's
   std::size_t segments_max = segments_max_of_system();  // of engines in host memory, all together
-  // So many threads at a time wait in retire().
+  // So many threads at a time wait in retire(), and as many are held up by the CUDA driver.
   std::size_t blocked_max = 1;
   std::chrono::milliseconds retire_patience = std::chrono::seconds(2);
 };
