@@ -1,5 +1,8 @@
 #include "devices/cuda_memory.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -116,6 +119,21 @@ void CudaMemory::watch_readiness() {
                              .completed = [memory = shared_from_this(), event = *event](bool) {
                                memory->device_.events().give_back(event);
                              }});
+}
+
+Result<void> CudaMemory::check_event(std::span<const std::byte> engine_event) {
+  if (engine_event.size() == kIpcHandleBytes) {
+    return {};
+  }
+  std::string why = fmt::format(
+      "events of {} bytes, where a CUDA event's handle has {}: they are of a kind that is not "
+      "served (lmcache.mp.isolated_ipc in the engine's configuration makes it send such)",
+      engine_event.size(),
+      kIpcHandleBytes);
+  if (!has_said_event_.exchange(true)) {
+    log::warning("an engine on {} sends {}; nothing is stored or retrieved", device_.name(), why);
+  }
+  return Error{Code::kUnsupported, std::move(why)};
 }
 
 EngineMemory::Started CudaMemory::do_start(CopyJob job) {

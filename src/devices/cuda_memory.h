@@ -62,6 +62,8 @@ class CudaMemory final : public EngineMemory, public std::enable_shared_from_thi
   CudaMemory& operator=(const CudaMemory&) = delete;
   ~CudaMemory() override;
 
+  Result<void> check_event(std::span<const std::byte> engine_event) override;
+
   EventHandle completed_event() override { return device_.completed_event(); }
 
   std::string_view device_name() const override { return device_.name(); }
@@ -87,6 +89,7 @@ class CudaMemory final : public EngineMemory, public std::enable_shared_from_thi
   CuStream stream_ = nullptr;
   bool waits_for_readiness_ = false;
   std::atomic<std::size_t> in_flight_{0};
+  std::atomic<bool> has_said_event_{false};
 
   Mutex mutex_;  // one copy at a time is put on the stream
   RunSubmitter submitter_ LARDER_GUARDED_BY(mutex_);

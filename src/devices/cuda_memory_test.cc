@@ -451,6 +451,15 @@ TEST_F(CudaMemoryTest, NobodyWaitsForMemoryThatIsNeverReady) {
   EXPECT_TRUE(eventually([&] { return devices_->counts().engines == 1; }));
 }
 
+TEST_F(CudaMemoryTest, EventsOfAnotherFormAreRefusedBeforehand) {
+  begin({.name = ""});
+  EXPECT_TRUE(memory_->check_event(event_->handle()).has_value());
+  constexpr std::size_t kTimelineEventBytes = 81;
+  const auto refused = memory_->check_event(std::vector<std::byte>(kTimelineEventBytes));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+}
+
 TEST_F(CudaMemoryTest, SeveralThreadsMayStartCopies) {
   begin({.name = "", .head_major = true});
   Outcome outcome;

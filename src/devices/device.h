@@ -74,6 +74,9 @@ class EngineMemory {
   // they count as failed.
   bool retire(std::chrono::milliseconds patience) LARDER_EXCLUDES(copies_mutex_);
 
+  // kUnsupported: nobody can wait for an event of this form, so a request that carries it fails.
+  virtual Result<void> check_event(std::span<const std::byte> /*engine_event*/) { return {}; }
+
   // An event that is complete already: for requests that fail before they start.
   virtual EventHandle completed_event() = 0;
 

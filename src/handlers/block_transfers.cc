@@ -40,6 +40,10 @@ Result<BlockTransfer> resolve_blocks(Services& services,
     return transfer.error();
   }
   BlockTransfer blocks{std::move(*transfer), request.block_ids};
+  if (Result<void> known = blocks.registration().memory->check_event(request.event_handle);
+      !known) {
+    return known.error();
+  }
   const std::size_t groups = blocks.plan().kernel_groups.size();
   if (request.has_one_list && blocks.block_ids.size() == 1) {
     blocks.block_ids.resize(groups, request.block_ids.front());

@@ -249,6 +249,22 @@ def test_what_is_copied_after_its_engine_left_is_dropped(gpu: FakeGpu) -> None:
         engine.close()
 
 
+def test_events_of_another_form_are_refused(
+    gpu: FakeGpu, server: LarderServer, engines: Engines
+) -> None:
+    """0.5.6 sends longer ones when it is told to isolate processes, and reads an empty one."""
+    engine = engines("0.5.6")
+    engine.register()
+    engine.fill()
+    timeline = b"\x01" + b"h" * 64 + bytes(16)
+    tokens = prompt()
+    for _ in range(3):
+        assert engine.store(tokens, IDS, timeline) == [b"", False]
+        assert engine.retrieve(tokens, IDS, "r", timeline) == [b"", False]
+    assert server.log_text().count("sends events of 81 bytes") == 1
+    store(engine, gpu, tokens)
+
+
 def test_a_device_that_the_server_does_not_have_is_refused(
     gpu: FakeGpu, server: LarderServer, engines: Engines
 ) -> None:
