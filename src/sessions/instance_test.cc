@@ -167,6 +167,49 @@ TEST_F(InstanceTest, ClosingHandsOverAllAndOpensNothingMore) {
   EXPECT_EQ(cache_->stats().reserved_objects, 0U);
 }
 
+// Memory whose copies end when the test says so.
+class SlowMemory final : public devices::EngineMemory {
+ public:
+  SlowMemory() : EngineMemory({}) {}
+
+  void end_copies() {
+    for (const devices::CopyJob& job : jobs_) {
+      job.done(true);
+    }
+  }
+
+  devices::EventHandle completed_event() override { return {}; }
+
+  std::string_view device_name() const override { return "slow"; }
+
+ private:
+  Started do_start(devices::CopyJob job) override {
+    jobs_.push_back(std::move(job));
+    return {.started = true, .event = {}};
+  }
+
+  std::vector<devices::CopyJob> jobs_;
+};
+
+// It was reaped, replaced or has left: its memory may be used for something else already.
+TEST_F(InstanceTest, ClosingLetsNoCopyOfItsMemorySucceed) {
+  const auto memory = std::make_shared<SlowMemory>();
+  Registration registration{"model", 1, 16, false, {{space_.layout}}};
+  registration.memory = memory;
+  Instance instance{InstanceId{2}, registration, kWorkerConnection, clock_.now()};
+  std::vector<bool> outcomes;
+  const auto start = [&] {
+    devices::CopyJob job;
+    job.done = [&outcomes](bool copied) { outcomes.push_back(copied); };
+    return memory->start(std::move(job)).started;
+  };
+  EXPECT_TRUE(start());
+  instance.close();
+  memory->end_copies();
+  EXPECT_FALSE(start());
+  EXPECT_EQ(outcomes, (std::vector{false, false}));
+}
+
 TEST_F(InstanceTest, DroppingItsTransfersLetsNewOnesOpen) {
   open_store(1, "a");
   EXPECT_EQ(instance_.drop_transfers().slots.size(), 2U);
