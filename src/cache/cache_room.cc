@@ -30,6 +30,20 @@ pool::Slot take_filled(std::span<pool::Slot> filled, std::size_t position, std::
   return std::move(filled[position]);
 }
 
+// Appends what the ranks have of the chunk. Whether any has it.
+bool find_in_ranks(const Shelf& shelf,
+                   const keys::ChunkHash& hash,
+                   std::span<const std::uint32_t> kv_ranks,
+                   std::vector<Object*>& found) {
+  const std::size_t before = found.size();
+  for (const std::uint32_t kv_rank : kv_ranks) {
+    if (Object* const object = shelf.find({hash, kv_rank}); object != nullptr) {
+      found.push_back(object);
+    }
+  }
+  return found.size() > before;
+}
+
 }  // namespace
 
 Result<WriteLease> CacheIndex::reserve(const KeySpace& space,
@@ -233,15 +247,8 @@ void CacheIndex::keep_others(const KeySpace& space,
     const MutexLock lock(mutex_);
     const Shelf* const shelf = find_shelf(space);
     bool has_ended = shelf == nullptr;
-    while (kept.chunks < hashes.size() && !has_ended) {
-      const std::size_t found_before = objects.size();
-      for (const std::uint32_t kv_rank : kv_ranks) {
-        if (Object* const object = shelf->find({hashes[kept.chunks], kv_rank}); object != nullptr) {
-          objects.push_back(object);
-        }
-      }
-      has_ended = objects.size() == found_before;
-      ++kept.chunks;
+    for (; kept.chunks < hashes.size() && !has_ended; ++kept.chunks) {
+      has_ended = !find_in_ranks(*shelf, hashes[kept.chunks], kv_ranks, objects);
     }
     if (has_ended) {
       kept.chunks = std::numeric_limits<std::size_t>::max();

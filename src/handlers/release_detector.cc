@@ -212,26 +212,38 @@ Reading ReleaseDetector::read(Dialect& dialect, protocol::Frames frames) {
     dialect.has_spoken = true;
     dialect.is_reconnect = !message.is_first();
   }
+  return read_message(dialect, message);
+}
+
+// What speaks against what was guessed: a poll, or a heartbeat where otherwise somebody would ask
+// for the chunk size in the middle of things.
+bool ReleaseDetector::contradicts_guess(const Dialect& dialect,
+                                        const Message& message,
+                                        ReleaseSet fitting,
+                                        ReleaseSet fitting_possible) {
+  if (dialect.possible == dialect.spoken) {
+    return false;
+  }
+  const bool is_poll = dialect.repeats >= kRepeatsOfPoll &&
+                       message.read_as(kPoll, fitting).empty() &&
+                       !message.read_as(kPoll, fitting_possible).empty();
+  const bool follows_others =
+      dialect.decided_by == DecidedBy::kPrior || dialect.decided_by == DecidedBy::kDefault;
+  const bool is_ping = follows_others && !message.read_as(kGetChunkSize, fitting).empty() &&
+                       !message.read_as(kPing, fitting_possible).empty();
+  return is_poll || is_ping;
+}
+
+Reading ReleaseDetector::read_message(Dialect& dialect, const Message& message) {
   const ReleaseSet fitting_possible = message.fitting(dialect.possible);
   ReleaseSet fitting = fitting_possible & dialect.spoken;
   if (fitting_possible.empty()) {
     return misfit(dialect, message);
   }
-  const bool is_guessed = !(dialect.possible == dialect.spoken);
-  const bool is_open = is_guessed || !dialect.is_settled();
-  if (is_open) {
+  if (!(dialect.possible == dialect.spoken) || !dialect.is_settled()) {
     message.note_in(dialect);
   }
-  const bool is_poll_against_guess = is_guessed && dialect.repeats >= kRepeatsOfPoll &&
-                                     message.read_as(kPoll, fitting).empty() &&
-                                     !message.read_as(kPoll, fitting_possible).empty();
-  const bool follows_others =
-      dialect.decided_by == DecidedBy::kPrior || dialect.decided_by == DecidedBy::kDefault;
-  // Nobody asks for the chunk size in the middle of things.
-  const bool is_ping_against_guess = is_guessed && follows_others &&
-                                     !message.read_as(kGetChunkSize, fitting).empty() &&
-                                     !message.read_as(kPing, fitting_possible).empty();
-  if (fitting.empty() || is_poll_against_guess || is_ping_against_guess) {
+  if (fitting.empty() || contradicts_guess(dialect, message, fitting, fitting_possible)) {
     fitting = fitting_possible;
     dialect.spoken = dialect.possible;
     dialect.decided_by = DecidedBy::kNothing;

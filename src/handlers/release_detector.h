@@ -110,6 +110,11 @@ class ReleaseDetector {
     bool is_certain = false;
   };
 
+  Reading read_message(Dialect& dialect, const Message& message);
+  static bool contradicts_guess(const Dialect& dialect,
+                                const Message& message,
+                                protocol::ReleaseSet fitting,
+                                protocol::ReleaseSet fitting_possible);
   static Reading misfit(const Dialect& dialect, const Message& message);
   Choice choose(const Dialect& dialect, const Message& message, protocol::ReleaseSet fitting) const;
   protocol::ReleaseSet like_others(const Message& message, protocol::ReleaseSet fitting) const;

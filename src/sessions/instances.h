@@ -112,7 +112,7 @@ class Instances {
 
   struct Refused {
     ModelKey model;
-    ConnectionId connection;
+    ConnectionId connection{};
     TimePoint last_seen;
     bool pinged = false;
     bool turned_away = false;
