@@ -14,14 +14,14 @@ namespace larder {
 
 // One for the whole process.
 inline std::uint64_t test_seed() {
-  static const std::uint64_t seed = [] {
+  static const std::uint64_t kSeed = [] {
     const char* const given = std::getenv("LARDER_TEST_SEED");
     const std::uint64_t chosen =
         given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
     std::cout << "LARDER_TEST_SEED=" << chosen << '\n';
     return chosen;
   }();
-  return seed;
+  return kSeed;
 }
 
 // `steps` as scaled.
